@@ -20,6 +20,7 @@
 //! - `resync`, `mapper`, `reconcile`: the work of a controller
 //! - `observing`, `reviewing`, `controller`: what works for a plugin
 //! - `rows`, `metrics`: what `/debug/plugins` and `/metrics` show
+//! - `patterns`: the kinds that a plugin observes by pattern
 //! - `activate`: from a candidate to a plugin at work
 
 mod activate;
@@ -36,6 +37,7 @@ mod lines;
 mod mapper;
 pub(crate) mod metrics;
 mod observing;
+mod patterns;
 mod pending;
 mod queue;
 mod reader;
@@ -76,6 +78,7 @@ pub use ledger::{
 };
 pub use observing::Observing;
 use parking_lot::Mutex;
+use patterns::Matched;
 pub use pending::{BacklogFigures, HookFailure};
 pub use record::{CallFailure, Quarantined, Record};
 pub use reviewing::{ReviewError, Reviewing};
@@ -209,6 +212,8 @@ struct ActivePlugin {
     controllers: Vec<Arc<Controller>>,
     observing: Option<Arc<Observing>>,
     reviewing: Option<Arc<Reviewing>>,
+    /// The kinds of its patterns, if it has some.
+    matched: Option<Arc<Matched>>,
     record: Option<Arc<Record>>,
 }
 
@@ -356,7 +361,7 @@ impl ActivePlugin {
             self.observing.filter(|one| !other.observing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
         let reviewing =
             self.reviewing.filter(|one| !other.reviewing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
-        Self { controllers, observing, reviewing, record: None }
+        Self { controllers, observing, reviewing, matched: None, record: None }
     }
 
     /// Returns what serves the keys of each controller.
@@ -384,6 +389,10 @@ impl ActivePlugin {
 impl Activate for Dispatch {
     fn activate(&self, candidate: Candidate) -> BoxFuture<'_, Result<(), ActivateError>> {
         self.activate(candidate).boxed()
+    }
+
+    fn kinds_changed<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
+        self.kinds_changed(name).boxed()
     }
 
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {

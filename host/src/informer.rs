@@ -44,6 +44,7 @@ mod view;
 
 pub use health::{Failures, Health, Lapse, Relists, Tally};
 pub use informer::Informer;
+pub use kinds::KindsWatch;
 pub use lease::{Lease, Subscription};
 pub use metrics::{InformerRow, LeaseRow};
 pub use moment::Moment;

@@ -82,8 +82,8 @@ pub struct Observed<K> {
     pub missed: bool,
     /// `true` for an [`Added`](Change::Added) object that existed when the plugin began to observe it.
     ///
-    /// That is so after a start of the host, and after a change of the administrator's grants. An object that the host
-    /// finds after an outage is new.
+    /// That is so after a start of the host, after a change of the administrator's grants, and when its kind begins to
+    /// match a pattern. An object that the host finds after an outage is new.
     pub initial: bool,
 }
 

@@ -147,7 +147,6 @@ impl<K: Object> AnyObject for K {
 
 impl TypeMeta {
     /// Returns `true` if this is `of`, or a pattern of the kind `*` that selects it.
-    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn selects(&self, of: &Self) -> bool {
         if self.kind != "*" {
             return self == of;

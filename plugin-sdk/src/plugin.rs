@@ -125,7 +125,8 @@ impl<E> Plugin<E> {
     /// with growing delay. The retry may repeat changes that the handler has handled already, so a handler must accept
     /// a change twice. What happens to these objects in the meantime is merged into their changes.
     ///
-    /// Each kind can be observed once.
+    /// Each kind can be observed once. [`Watch::all`] and [`Watch::group`] observe kinds that nobody knows when the plugin is
+    /// built.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Node;
@@ -424,11 +425,13 @@ impl<E> Plugin<E> {
         Ok(keys.into_iter().collect())
     }
 
-    /// Calls the handlers of each change, in order, until one fails.
+    /// Calls the handler of each change, in order, until one fails.
     pub(crate) fn observe_changes(&self, changes: &[observer::Change]) -> Result<(), String> {
         changes.iter().try_for_each(|change| {
-            let mut handlers = self.observes.iter().filter(|observes| *observes.of() == change.of);
-            handlers.try_for_each(|observes| observes.call(change))
+            // A kind that is observed by its name is no part of a pattern.
+            let named = self.observes.iter().find(|observes| *observes.of() == change.of);
+            let handler = named.or_else(|| self.observes.iter().find(|observes| observes.watch.selects(&change.of)));
+            handler.map_or(Ok(()), |observes| observes.call(change))
         })
     }
 

@@ -45,6 +45,85 @@ impl Watch<()> {
     pub fn to(of: TypeMeta) -> Watch<Dynamic> {
         Watch::new(of)
     }
+
+    /// Watches the objects of all kinds: a pattern, which only [`Plugin::observe`](crate::Plugin::observe) takes.
+    ///
+    /// The host follows CustomResourceDefinitions and API servers that come and go. Each kind that can be listed and
+    /// watched matches, in the version that the API server prefers. A kind that the plugin observes by its name is not
+    /// part of a pattern. If several patterns match a kind, the first one counts.
+    ///
+    /// Of the kinds that match, the plugin gets those that the administrator grants, up to `limits.watches`. Grant
+    /// Secrets only to a plugin that needs them: a grant of all kinds includes them.
+    ///
+    /// ```
+    /// use pilothouse_sdk::{mock::MockHost, prelude::*};
+    /// use serde_json::json;
+    ///
+    /// fn seen(_: &ObserverContext, seen: &Observed<Dynamic>) -> Result<(), Error> {
+    ///     let object = seen.change.latest();
+    ///     info!("seen", kind = object.type_meta().kind, name = object.name());
+    ///     Ok(())
+    /// }
+    ///
+    /// #[plugin]
+    /// fn everything() -> Plugin<Observer> {
+    ///     let noise = [TypeMeta::new("v1", "Event"), TypeMeta::new("events.k8s.io/*", "*")];
+    ///     Plugin::new("Logs all changes, except Events.").observe(Watch::all().except(noise).metadata_only(), seen)
+    /// }
+    ///
+    /// let backup = Dynamic::new(TypeMeta::new("example.com/v1", "Backup"), "nightly");
+    /// let event = Dynamic::new(TypeMeta::new("v1", "Event"), "started");
+    /// let mut host = MockHost::new(everything).with(backup).with(event);
+    /// host.observe().expect("the handler succeeds");
+    /// assert_eq!(host.lines().len(), 1);
+    /// ```
+    pub fn all() -> Watch<Dynamic> {
+        Watch::new(TypeMeta::new("*", "*"))
+    }
+
+    /// Watches the objects of all kinds of a group: a pattern, as [`all`](Self::all). The core group is `""`.
+    ///
+    /// For one version of a group, use [`to`](Self::to) with the kind `*`.
+    ///
+    /// ```
+    /// use pilothouse_sdk::{TypeMeta, Watch};
+    ///
+    /// Watch::group("apps").except([TypeMeta::new("apps/v1", "ControllerRevision")]);
+    /// Watch::to(TypeMeta::new("apps/v1", "*"));
+    /// ```
+    pub fn group(group: &str) -> Watch<Dynamic> {
+        let versions = if group.is_empty() { "v1".to_owned() } else { format!("{group}/*") };
+        Watch::new(TypeMeta::new(versions, "*"))
+    }
+}
+
+impl Watch<Dynamic> {
+    /// Leaves out kinds of a pattern. They may be patterns themselves.
+    ///
+    /// ```
+    /// use pilothouse_sdk::{TypeMeta, Watch};
+    ///
+    /// Watch::all().except([TypeMeta::new("v1", "Secret"), TypeMeta::new("coordination.k8s.io/*", "*")]);
+    /// ```
+    pub fn except(mut self, kinds: impl IntoIterator<Item = TypeMeta>) -> Self {
+        self.wire.except.extend(kinds);
+        self
+    }
+
+    /// Watches only the kinds of a pattern that the API server serves with these verbs: `create`, `delete`,
+    /// `deletecollection`, `get`, `patch`, `update`. All kinds have `list` and `watch`. The mock host has all verbs for
+    /// every kind.
+    ///
+    /// ```
+    /// use pilothouse_sdk::Watch;
+    ///
+    /// // What nobody can create is no part of a backup.
+    /// Watch::all().with_verbs(["create"]);
+    /// ```
+    pub fn with_verbs(mut self, verbs: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.wire.with_verbs.extend(verbs.into_iter().map(Into::into));
+        self
+    }
 }
 
 impl<K> Watch<K> {
@@ -147,6 +226,11 @@ impl Watched {
         let when = self.when.map_or(Ok(Vec::new()), Predicate::into_wire);
         let when = when.map_err(|problem| format!("the watch of {}: {problem}", self.wire.of))?;
         Ok(wire::Watch { when, ..self.wire })
+    }
+
+    /// Returns `true` if it names this kind, by itself or by a pattern.
+    pub(crate) fn selects(&self, of: &TypeMeta) -> bool {
+        self.wire.of.selects(of) && !self.wire.except.iter().any(|except| except.selects(of))
     }
 
     /// Returns the permission to do this with the watched objects.

@@ -85,3 +85,46 @@ fn a_dynamic_object_is_what_a_typed_one_is() {
     let bare: Dynamic = serde_json::from_str(r#"{"apiVersion":"v1","kind":"Pod"}"#).unwrap();
     assert_eq!((bare.name(), &bare.data), ("", &json!({})));
 }
+
+#[test]
+fn a_pattern_observes_the_kinds_that_are_not_observed_by_name() {
+    fn plugin() -> Plugin<Observer> {
+        fn named(_: &ObserverContext, seen: &Observed<ConfigMap>) -> Result<(), Error> {
+            info!("named", name = seen.change.latest().name());
+            Ok(())
+        }
+        fn any(_: &ObserverContext, seen: &Observed<Dynamic>) -> Result<(), Error> {
+            info!("any", name = seen.change.latest().name());
+            Ok(())
+        }
+        fn group(_: &ObserverContext, seen: &Observed<Dynamic>) -> Result<(), Error> {
+            info!("group", name = seen.change.latest().name(), spec = seen.change.latest().data["spec"].is_null());
+            Ok(())
+        }
+        Plugin::new("Observes.")
+            .observe(Watch::group("example.com").except([volumes()]).metadata_only(), group)
+            .observe(Watch::all().except([TypeMeta::new("v1", "Secret")]), any)
+            .observe(Watch::of::<ConfigMap>(), named)
+    }
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some("m".into());
+    let mut host = MockHost::new(plugin)
+        .with(map)
+        .with(object(backups(), "nightly", json!({"keep": 7})))
+        .with(object(volumes(), "data", json!({})))
+        .with(object(TypeMeta::new("v1", "Secret"), "token", json!({})));
+    host.observe().unwrap();
+    let lines: Vec<_> = host.lines().into_iter().map(|line| (line.message, line.fields[0].1.clone())).collect();
+    let line = |what: &str, name: &str| (what.to_owned(), name.to_owned());
+    assert_eq!(lines, [line("named", "m"), line("group", "nightly"), line("any", "data")]);
+}
+
+#[test]
+#[should_panic(expected = "only Plugin::observe takes a pattern")]
+fn a_controller_takes_no_pattern() {
+    fn plugin() -> Plugin {
+        let controller = Controller::to(backups()).reads_with(Watch::group("apps"));
+        Plugin::new("Reads.").controller(controller.reconcile(|_: &Context, _: &Dynamic| Ok(Outcome::new())))
+    }
+    MockHost::new(plugin);
+}

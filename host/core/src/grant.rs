@@ -252,6 +252,24 @@ impl Grants {
         readable
     }
 
+    /// Returns `true` if the plugin may read kinds that a pattern selects.
+    pub fn reads_some_of(&self, pattern: &TypeMeta) -> bool {
+        let asks = |asked: &Permission| {
+            asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of.selects(pattern)
+        };
+        let overlaps = |one: &str, other: &str| selects_version(one, other) || selects_version(other, one);
+        let allows = |rule: &GrantRule| {
+            rule.verbs.contains(&Verb::Read)
+                && !matches!(rule.parts, Parts::One(_))
+                && overlaps(&rule.api_version, &pattern.api_version)
+        };
+        self.asked.iter().any(asks)
+            && match &self.allowed {
+                Allowed::AllAsked => true,
+                Allowed::Rules(rules) => rules.iter().any(allows),
+            }
+    }
+
     /// Returns the readable part of a watch.
     pub fn readable_of(&self, watch: &Watch) -> Vec<Readable> {
         let readable = self.readable(&watch.of).into_iter().filter_map(|Readable { namespaces, mut names }| {

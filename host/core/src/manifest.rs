@@ -15,9 +15,11 @@
 //! [`crate::grant`] decides what the plugin may do of what it asks for.
 
 mod check;
+mod pattern;
 pub mod raw;
 
 pub(crate) use check::{MAX_BY_FIELDS, MAX_CUTS};
+pub use pattern::{Discovered, Selected, Served, WatchPattern};
 
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -55,8 +57,10 @@ pub struct Manifest {
     pub controllers: Vec<Controller>,
     /// Names are unique; each index is of a kind that a controller caches.
     pub indexes: Vec<Index>,
-    /// The objects whose changes the plugin's `observer` receives.
+    /// The objects whose changes the plugin's `observer` receives, by kinds that are named.
     pub observes: Vec<Watch>,
+    /// Kinds whose changes it receives, too, as far as the API server serves them.
+    pub patterns: Vec<WatchPattern>,
     /// The accesses that the plugin asks for.
     pub permissions: Vec<Permission>,
     /// CustomResourceDefinitions as JSON, applied before the controllers start.
@@ -77,26 +81,16 @@ impl Manifest {
         self.controllers.iter().find(|controller| controller.name == name)
     }
 
-    /// Returns everything to cache while the plugin runs, in the order of the manifest. Repetitions are kept.
+    /// Returns everything to cache while the plugin runs, in the order of the manifest. Repetitions are kept. What patterns
+    /// match is left out.
     pub fn watches(&self) -> impl Iterator<Item = &Watch> {
         let reviewed = self.webhooks.iter().flat_map(|webhook| &webhook.reads);
         self.controllers.iter().flat_map(Controller::cached).chain(&self.observes).chain(reviewed)
     }
 
-    /// Returns the distinct requests to the cache: one per namespace of a watch, or one for all namespaces.
+    /// Returns the distinct requests to the cache of [`watches`](Self::watches).
     pub fn requests(&self) -> BTreeSet<InformerKey> {
-        let request = |watch: &Watch, namespace: Option<&String>| InformerKey {
-            of: watch.of.clone(),
-            namespace: namespace.map(|namespace| namespace.as_str().into()),
-            labels: watch.labels.clone().unwrap_or_default(),
-            fields: watch.fields.clone().unwrap_or_default(),
-            keep: watch.keep.clone(),
-        };
-        let requests = self.watches().flat_map(|watch| {
-            let all = watch.namespaces.is_empty().then(|| request(watch, None));
-            watch.namespaces.iter().map(|namespace| request(watch, Some(namespace))).chain(all)
-        });
-        requests.collect()
+        self.watches().flat_map(Watch::requests).collect()
     }
 
     /// Returns the index of that name.
@@ -200,6 +194,19 @@ impl Watch {
     /// Everything that is wrong with it.
     pub fn asked(raw: raw::Watch) -> Result<Self, Invalid> {
         check::asked(raw)
+    }
+
+    /// Returns the requests to the cache: one for each namespace, or one for all namespaces.
+    pub fn requests(&self) -> impl Iterator<Item = InformerKey> {
+        let request = |namespace: Option<&String>| InformerKey {
+            of: self.of.clone(),
+            namespace: namespace.map(|namespace| namespace.as_str().into()),
+            labels: self.labels.clone().unwrap_or_default(),
+            fields: self.fields.clone().unwrap_or_default(),
+            keep: self.keep.clone(),
+        };
+        let all = self.namespaces.is_empty().then(|| request(None));
+        self.namespaces.iter().map(move |namespace| request(Some(namespace))).chain(all)
     }
 
     /// Returns about how many bytes it takes in memory.

@@ -37,7 +37,8 @@ pub struct PluginRow {
     pub load_failure: Option<Failure>,
     /// What its next revision waits for.
     pub waiting: Option<String>,
-    /// Permissions that it asks for and is not granted, and predicates that are switched off.
+    /// Permissions that it asks for and is not granted, predicates that are switched off, and kinds that it observes by pattern
+    /// and does not get.
     pub warnings: Vec<String>,
     /// Processor time on the guests' threads.
     pub cpu_seconds: f64,
@@ -69,6 +70,8 @@ pub struct PluginRow {
     pub failed_call: Option<CallFailure>,
     /// What its `observer` must still be notified of, if it observes anything.
     pub observer: Option<BacklogRow>,
+    /// Kinds that it observes by pattern, if its manifest has patterns.
+    pub kinds_matched: Option<usize>,
     /// Its controllers that are at work.
     pub controllers: Vec<ControllerRow>,
 }
@@ -134,6 +137,9 @@ impl Parts {
         let observer = self.observers.iter().find(|observer| observer.plugin() == name);
         let off = controllers.iter().map(|controller| controller.waking().judging().off);
         let off = switched_off(off.chain(observer.map(|observer| observer.judging().off)).sum());
+        let matched = record.and_then(|record| record.matched());
+        let kinds_matched = matched.as_ref().map(|matched| matched.kinds);
+        let left_out = matched.and_then(|matched| matched.left_out).map(|left_out| cut(&left_out, WARNING));
         let limits = controllers.first().map(|controller| controller.limits());
         PluginRow {
             plugin: name.to_string(),
@@ -171,8 +177,16 @@ impl Parts {
             log_dropped: record.map_or(0, |record| record.lines_dropped()),
             traps: record.map_or_else(Counts::new, |record| record.traps()),
             observer: observer.map(|observer| observer.row()),
+            kinds_matched,
             controllers: controllers.into_iter().map(|controller| controller.row()).collect(),
-            warnings: status.warnings.iter().take(WARNINGS).map(|warning| cut(warning, WARNING)).chain(off).collect(),
+            warnings: status
+                .warnings
+                .iter()
+                .take(WARNINGS)
+                .map(|warning| cut(warning, WARNING))
+                .chain(off)
+                .chain(left_out)
+                .collect(),
         }
     }
 }

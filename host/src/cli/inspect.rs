@@ -6,7 +6,8 @@ use anyhow::Context;
 use clap::ValueEnum;
 use pilothouse_core::{
     grant::{self, Grants},
-    manifest::{HttpPermission, MappedWatch, Mapping, Watch},
+    key::TypeMeta,
+    manifest::{HttpPermission, MappedWatch, Mapping, Watch, WatchPattern},
     predicate::{Condition, Predicate, Test},
 };
 use serde_json::json;
@@ -154,6 +155,12 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
     for observed in &manifest.observes {
         row("observes", &watch(observed));
     }
+    for WatchPattern { watch: observed, except, with_verbs } in &manifest.patterns {
+        let names = |kinds: &[TypeMeta]| kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let except = if except.is_empty() { String::new() } else { format!(", except {}", names(except)) };
+        let verbs = if with_verbs.is_empty() { String::new() } else { format!(", with {}", with_verbs.join(", ")) };
+        row("observes", &format!("{}{except}{verbs}", watch(observed)));
+    }
     for HttpPermission { host, port, plain, methods } in &manifest.http {
         let methods: Vec<&str> = methods.iter().map(String::as_str).collect();
         row("http", &format!("{} {}://{host}:{port}", methods.join(", "), scheme(*plain)));
@@ -266,6 +273,13 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
             "when": watch.when.any().iter().map(|all| all.iter().map(condition).collect::<Vec<_>>()).collect::<Vec<_>>(),
         })
     };
+    let pattern = |WatchPattern { watch: of_kinds, except, with_verbs }: &WatchPattern| {
+        let mut pattern = watch(of_kinds);
+        let kind = |of: &TypeMeta| json!({ "apiVersion": *of.api_version, "kind": *of.kind });
+        pattern["except"] = except.iter().map(kind).collect();
+        pattern["withVerbs"] = json!(with_verbs);
+        pattern
+    };
     let mapped = |mapped: &MappedWatch| json!({ "watch": watch(&mapped.watch), "mapping": mapping(&mapped.mapping) });
     let indexes = manifest.indexes.iter();
     let indexes: Vec<_> = indexes
@@ -325,7 +339,7 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
         "crds": manifest.crds.iter().map(|crd| crd_name(crd)).collect::<Vec<_>>(),
         "controllers": controllers,
         "indexes": indexes,
-        "observes": manifest.observes.iter().map(watch).collect::<Vec<_>>(),
+        "observes": manifest.observes.iter().map(watch).chain(manifest.patterns.iter().map(pattern)).collect::<Vec<_>>(),
         "permissions": permissions,
         "http": http.collect::<Vec<_>>(),
         "configSchema": manifest.config_schema,

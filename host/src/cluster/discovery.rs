@@ -2,10 +2,19 @@
 //!
 //! A discovery document is cached for [`FRESH`], because a thousand informers may look for one kind.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::{Mutex, RwLock};
-use pilothouse_core::{backoff, key::TypeMeta};
+use pilothouse_core::{
+    backoff,
+    key::TypeMeta,
+    manifest::{Discovered, Served},
+};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -16,6 +25,9 @@ const FRESH: Duration = backoff::ABSENT.limits.base;
 
 /// Timeout of the check whether a kind has its own server. Other informers learn of a restore only after the check.
 const OWN_SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Discovery documents that are read at once, to find all kinds of some groups.
+const AT_ONCE: usize = 8;
 
 /// The results of discovery, shared by all handles of one API server.
 #[derive(Default)]
@@ -143,12 +155,32 @@ fn segment(name: &str) -> String {
     escaped
 }
 
-/// The used parts of an `APIResourceList` or an `APIGroup`. Each document has one of the two members.
+/// The used parts of an `APIResourceList`, an `APIGroup` or an `APIGroupList`. Each document has the members of one of them.
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Document {
     resources: Vec<Resource>,
     versions: Vec<GroupVersion>,
+    groups: Vec<Group>,
+}
+
+/// A group of an `APIGroupList`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Group {
+    name: String,
+    versions: Vec<GroupVersion>,
+    #[serde(default)]
+    preferred_version: Option<GroupVersion>,
+}
+
+impl Group {
+    /// Returns the group's versions as in `apiVersion`, the preferred one first.
+    fn versions(&self) -> Vec<&str> {
+        let all = self.preferred_version.iter().chain(&self.versions);
+        let mut seen = HashSet::new();
+        all.map(|version| &*version.group_version).filter(|version| seen.insert(*version)).collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -233,6 +265,53 @@ impl Cluster {
             }
         }
         Ok(None)
+    }
+
+    /// Returns all kinds of the apiVersions that are `wanted`.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub(crate) async fn served(&self, wanted: impl Fn(&str) -> bool) -> Result<Discovered, Error> {
+        let document = self.document("/apis").await?;
+        let mut versions = vec![(String::new(), "v1".to_owned())];
+        for group in document.iter().flat_map(|document| &document.groups) {
+            versions.extend(group.versions().into_iter().map(|version| (group.name.clone(), version.to_owned())));
+        }
+        // Whether a version is preferred depends on all of its group.
+        let groups: HashSet<String> =
+            versions.iter().filter(|(_, version)| wanted(version)).map(|(group, _)| group.clone()).collect();
+        versions.retain(|(group, _)| groups.contains(group));
+        let reads: Vec<_> = versions
+            .into_iter()
+            .map(|(group, version)| {
+                let cluster = self.clone();
+                let path = match version.split_once('/') {
+                    Some((group, version)) => format!("/apis/{}/{}", segment(group), segment(version)),
+                    None => format!("/api/{}", segment(&version)),
+                };
+                async move { (group, version, cluster.document(&path).await) }.boxed()
+            })
+            .collect();
+        let read: Vec<_> = stream::iter(reads).buffered(AT_ONCE).collect().await;
+        let mut discovered = Discovered::default();
+        let unknown = read.iter().filter(|(_, _, document)| document.is_err());
+        discovered.unknown.extend(unknown.map(|(group, _, _)| group.clone()));
+        let mut preferred: HashSet<(&str, &str)> = HashSet::new();
+        for (group, version, document) in &read {
+            let Ok(Some(document)) = document else { continue };
+            if discovered.unknown.contains(group) {
+                continue;
+            }
+            for resource in document.resources.iter().filter(|resource| !resource.name.contains('/')) {
+                discovered.kinds.push(Served {
+                    of: TypeMeta::new(version, &resource.kind),
+                    namespaced: resource.namespaced,
+                    verbs: resource.verbs.clone(),
+                    preferred: preferred.insert((group, &resource.kind)),
+                });
+            }
+        }
+        Ok(discovered)
     }
 
     /// `true` if an aggregated server serves the group of a kind (an APIService with a service). Its resource versions

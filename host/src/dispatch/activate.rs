@@ -1,8 +1,8 @@
 //! From a candidate to an active plugin.
 //!
 //! ```text
-//! candidate ─► CRDs ─► leases ─► all synced? ─► swap or start controllers and observer ─► end those without a successor
-//!                                └ the old revision serves on        └ all at once
+//! candidate ─► CRDs ─► kinds of patterns ─► leases ─► all synced? ─► swap or start controllers and observer ─► end those without a successor
+//!                                                     └ the old revision serves on        └ all at once
 //! ```
 
 use std::{
@@ -17,7 +17,6 @@ use futures::future::join_all;
 use pilothouse_core::{
     backoff::{self, Backoff},
     grant::{Grants, Scope},
-    informer::{Runs, bounded, plan},
     key::TypeMeta,
     manifest::{self, Manifest, Watch},
     predicate::Predicate,
@@ -32,7 +31,8 @@ use super::{
     imports::Access,
     left::log_left,
     observing::{self, Observing, Shown},
-    record::Record,
+    patterns::{Matched, watches},
+    record::{MatchedFigures, Record},
     reviewing::{self, Granted, Reviewing},
     routes::Wanted,
     serving::Serving,
@@ -66,6 +66,8 @@ struct Prepared {
     fence: Arc<Fence>,
     controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
     observed: Vec<Wanted<Shown>>,
+    /// The kinds of the manifest's patterns.
+    matched: Option<Arc<Matched>>,
     webhooks: Vec<Granted>,
     /// The leases of all these, each once.
     leases: Vec<Arc<Lease>>,
@@ -84,7 +86,7 @@ impl Dispatch {
             Some(record) => record.fence().clone(),
             None => Arc::new(Fence::new(self.parts.acting.clone())),
         };
-        let prepared = self.prepare(&candidate, fence).await?;
+        let prepared = self.prepare(&candidate, &running, fence).await?;
         if !running.controllers.is_empty() || running.reviewing.is_some() {
             self.sync(&name, &View::new(prepared.awaited(&running))).await?;
         }
@@ -100,7 +102,12 @@ impl Dispatch {
     }
 
     /// Installs the plugin's CRDs, and begins to cache what it needs.
-    async fn prepare(&self, candidate: &Candidate, fence: Arc<Fence>) -> Result<Prepared, ActivateError> {
+    async fn prepare(
+        &self,
+        candidate: &Candidate,
+        running: &ActivePlugin,
+        fence: Arc<Fence>,
+    ) -> Result<Prepared, ActivateError> {
         let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
         let grants = Arc::new(ArcSwap::new(candidate.grants.clone()));
         let Parts { cluster, informers, writes, .. } = &self.parts;
@@ -119,7 +126,9 @@ impl Dispatch {
         let leasing = Leasing { candidate, named: RefCell::default() };
         let controllers: Vec<_> =
             manifest.controllers.iter().map(|spec| (spec.clone(), self.wanted(&leasing, spec))).collect();
-        let observed = manifest.observes.iter().flat_map(|watch| {
+        let matched = self.matched(candidate, running.matched.as_deref()).await.map(Arc::new);
+        let by_pattern = matched.iter().flat_map(|matched| &matched.watches);
+        let observed = manifest.observes.iter().chain(by_pattern).flat_map(|watch| {
             let leases = self.lease(&leasing, watch).into_iter();
             let shown = leasing.shown(watch);
             leases.map(move |lease| Wanted { lease, source: shown.clone(), when: watch.when.clone() })
@@ -139,7 +148,7 @@ impl Dispatch {
             .cloned()
             .collect();
         let view = self.view(&leases, manifest);
-        Ok(Prepared { writer, grants, fence, controllers, observed, webhooks, leases, view })
+        Ok(Prepared { writer, grants, fence, controllers, observed, matched, webhooks, leases, view })
     }
 
     /// Replaces what is `running` by the candidate, at once: an activation that is dropped has been done, or has not
@@ -157,13 +166,20 @@ impl Dispatch {
         if self.active.lock().closed {
             return Err(ActivateError::new(&Stopping));
         }
-        let Prepared { writer, grants, fence, controllers, observed, webhooks, leases, view } = prepared;
+        let Prepared { writer, grants, fence, controllers, observed, matched, webhooks, leases, view } = prepared;
+        let is_renewed = running.matched.as_ref().is_some_and(|before| before.is_of(candidate));
         let begin = || Arc::new(Record::new(name.clone(), fence, &self.parts, revision.remembered()));
         let record = running.record.clone().unwrap_or_else(begin);
         record.remembered().limit(revision.limits().total_memory);
-        let named = plan(&bounded(manifest.requests(), |_| Runs::No), |_| false).len();
+        let caused = watches(manifest.requests()) + matched.as_ref().map_or(0, |matched| matched.caused);
         let most = usize::try_from(candidate.limits.watches().get()).unwrap_or(usize::MAX);
-        record.remembered().watches.set_most(most.saturating_sub(named));
+        record.remembered().watches.set_most(most.saturating_sub(caused));
+        let figures = matched
+            .as_ref()
+            .map(|matched| MatchedFigures { kinds: matched.watches.len(), left_out: matched.left_out.clone() });
+        if let Some(left_out) = record.set_matched(figures) {
+            warn!(plugin = %name, "plugin {left_out}");
+        }
         let before = running.access();
         let http = match &before {
             Some(before) => before.http.clone(),
@@ -197,6 +213,9 @@ impl Dispatch {
             match running.successor_of(&serving.spec) {
                 Some(controller) => {
                     controller.swap(serving, wanted);
+                    if !is_renewed {
+                        controller.look_at_all();
+                    }
                     controller.clone()
                 }
                 None => self.start(&record, serving, wanted),
@@ -205,7 +224,7 @@ impl Dispatch {
         let controllers = controllers.collect();
         let serving = observing::Serving { revision: revision.clone(), access: access.clone() };
         let observing = match &running.observing {
-            _ if observed.is_empty() => None,
+            _ if manifest.observes.is_empty() && manifest.patterns.is_empty() => None,
             Some(observing) => {
                 observing.swap(serving, observed);
                 Some(observing.clone())
@@ -227,9 +246,9 @@ impl Dispatch {
             None => Some(Reviewing::start(record.clone(), serving, &self.parts)),
         };
         let have_changed = reviewing.is_some() || running.reviewing.is_some();
-        let new = ActivePlugin { controllers, observing, reviewing, record: Some(record.clone()) };
+        let new = ActivePlugin { controllers, observing, reviewing, matched, record: Some(record.clone()) };
         // Failures of the revision before, or under other settings, say nothing about this one.
-        if new.release() {
+        if !is_renewed && new.release() {
             info!(plugin = %name, "the plugin is not quarantined any more: it has a new revision, or new settings");
         }
         let mut active = self.active.lock();
@@ -334,8 +353,8 @@ impl Dispatch {
     fn lease(&self, leasing: &Leasing<'_>, watch: &Watch) -> Vec<Arc<Lease>> {
         let revision = &leasing.candidate.revision;
         // One lease may serve several watches of the kind, so it is compressed only if all of them ask for it.
-        let compressed =
-            revision.manifest().watches().filter(|other| other.of == watch.of).all(|other| other.compressed);
+        let compressed = watch.compressed
+            && revision.manifest().watches().filter(|other| other.of == watch.of).all(|other| other.compressed);
         let acquire = |key: InformerKey| {
             let (informers, name) = (&self.parts.informers, revision.plugin().as_str());
             Arc::new(if compressed { informers.acquire_compressed(key, name) } else { informers.acquire(key, name) })

@@ -274,7 +274,6 @@ impl Controller {
     }
 
     /// Replaces the revision that serves. It is called from the next key on, calls in flight finish on the old one.
-    /// Every key is looked at again.
     ///
     /// The informers in `wanted` that the controller does not listen to yet must have synced.
     pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<Source>>) {
@@ -284,11 +283,15 @@ impl Controller {
         self.serving.store(Arc::new(serving));
         self.route(Part::Manifest, wanted);
         self.lease_asked_anew();
-        self.attend(|this| async move { resync::wake_all(this.wakes()).await });
         // Surplus workers leave.
         self.wake_workers();
         self.hire();
         self.hire_when_synced();
+    }
+
+    /// Reconciles every key again, because another revision or other settings serve.
+    pub(super) fn look_at_all(self: &Arc<Self>) {
+        self.attend(|this| async move { resync::wake_all(this.wakes()).await });
     }
 
     /// Forgets changes and deleted objects that the plugin may not see any more.

@@ -131,10 +131,13 @@ impl Observing {
     /// Replaces the revision that is called. It gets the waiting changes, and nothing twice from informers that stay.
     pub(super) fn swap(self: &Arc<Self>, serving: Serving, wanted: Vec<Wanted<Shown>>) {
         let kinds: Vec<TypeMeta> = wanted.iter().map(|wanted| wanted.lease.key().of.clone()).collect();
+        let revision = serving.revision.clone();
         self.serving.store(Arc::new(serving));
         self.listen(wanted);
         let access = self.access();
-        self.pending.retain(|of, key| kinds.contains(of) && access.may_see(of, key));
+        // Deletions of a kind that is not served any more may wait.
+        let names = |of: &TypeMeta| revision.manifest().patterns.iter().any(|pattern| pattern.names(of));
+        self.pending.retain(|of, key| (kinds.contains(of) || names(of)) && access.may_see(of, key));
     }
 
     /// Forgets waiting changes that the plugin may not see any more.

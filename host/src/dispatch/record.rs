@@ -65,6 +65,15 @@ pub struct CallFailure {
     pub backtrace: Vec<String>,
 }
 
+/// What a plugin observes by pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchedFigures {
+    /// The kinds that it observes.
+    pub kinds: usize,
+    /// What it does not get, for people.
+    pub left_out: Option<String>,
+}
+
 /// A quarantine. It lasts until a call succeeds.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Quarantined {
@@ -91,6 +100,8 @@ pub struct Record {
     storms: LineLimit,
     /// Decides whether the plugin may begin writes.
     fence: Arc<Fence>,
+    /// `None` if its manifest has no patterns.
+    matched: Mutex<Option<MatchedFigures>>,
 }
 
 struct Calls {
@@ -134,6 +145,7 @@ impl Record {
             lines: LineLimit::new(CALLS),
             storms: LineLimit::new(STORMS),
             fence,
+            matched: Mutex::default(),
             plugin,
         }
     }
@@ -146,6 +158,18 @@ impl Record {
     /// Writes Events.
     pub(super) fn events(&self) -> &Events {
         &self.events
+    }
+
+    /// Records what the plugin observes by pattern. Returns what it does not get, if that is news.
+    pub(super) fn set_matched(&self, matched: Option<MatchedFigures>) -> Option<String> {
+        let now = matched.as_ref().and_then(|matched| matched.left_out.clone());
+        let before = std::mem::replace(&mut *self.matched.lock(), matched).and_then(|before| before.left_out);
+        now.filter(|now| before.as_ref() != Some(now))
+    }
+
+    /// What the plugin observes by pattern. `None` if its manifest has no patterns.
+    pub fn matched(&self) -> Option<MatchedFigures> {
+        self.matched.lock().clone()
     }
 
     /// Decides whether the plugin may begin writes. All its revisions share it.

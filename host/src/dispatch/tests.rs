@@ -56,6 +56,7 @@ mod failures;
 mod finalizers;
 mod grants;
 mod hooks;
+mod patterns;
 mod queue;
 mod reads;
 mod writes;

@@ -2,7 +2,7 @@
 //!
 //! An informer looks for a missing kind at growing intervals, up to 30 s. It looks at once when a
 //! CustomResourceDefinition changes. The host learns of such a change from a watch, which is open only while an
-//! informer waits, and from its own installations.
+//! informer waits or somebody follows the kinds, and from its own installations.
 //!
 //! ```text
 //! watch on definitions ─┐
@@ -38,7 +38,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(150);
 /// The signals between informers that wait for their kind and the tasks that notice new kinds.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
-    /// Number of informers that wait for their kind.
+    /// Number of informers that wait for their kind, and of those who follow all kinds.
     waiting: watch::Sender<usize>,
     /// Increases when the server may serve other kinds than before.
     looks: watch::Sender<u64>,
@@ -63,6 +63,12 @@ impl Kinds {
         WaitGuard(&self.waiting)
     }
 
+    /// Follows which kinds the server serves.
+    pub(super) fn follow(&self) -> KindsWatch {
+        self.waiting.send_modify(|waiting| *waiting += 1);
+        KindsWatch { waiting: self.waiting.clone(), looks: self.looks.subscribe() }
+    }
+
     /// Runs both tasks until `self` is dropped.
     pub(super) fn tasks(&self, cluster: &Cluster) -> impl Future<Output = ()> + Send + use<> {
         let announcing = announce(cluster.clone(), self.looks.clone(), self.changed.clone());
@@ -74,6 +80,28 @@ impl Kinds {
                 () = watching => {}
             }
         }
+    }
+}
+
+/// Tells when the server may serve other kinds. While it exists, the host watches definitions.
+pub struct KindsWatch {
+    waiting: watch::Sender<usize>,
+    looks: watch::Receiver<u64>,
+}
+
+impl KindsWatch {
+    /// Returns when the server may serve other kinds than before.
+    pub async fn changed(&mut self) {
+        if self.looks.changed().await.is_err() {
+            // The registry is gone.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for KindsWatch {
+    fn drop(&mut self) {
+        self.waiting.send_modify(|waiting| *waiting = waiting.saturating_sub(1));
     }
 }
 
@@ -106,7 +134,7 @@ async fn announce(cluster: Cluster, looks: watch::Sender<u64>, changed: Arc<Noti
     }
 }
 
-/// Watches definitions while informers wait for kinds. If the host may not watch them, informers look at their own
+/// Watches definitions while anybody waits for kinds. If the host may not watch them, informers look at their own
 /// intervals.
 async fn watch_definitions(cluster: Cluster, mut waiting: watch::Receiver<usize>, changed: Arc<Notify>) {
     let (origin, seed) = (Instant::now(), std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0));

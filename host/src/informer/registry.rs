@@ -32,6 +32,7 @@ use tracing::info;
 use super::{
     Informer, Lease, Tally, driver,
     handover::hand_over,
+    kinds::KindsWatch,
     lease::{Attachment, Claim, LeaseRequest},
     outlet::Outlet,
     shared::Shared,
@@ -215,6 +216,11 @@ impl Informers {
     /// Makes informers whose kind is missing look for it now, because a CustomResourceDefinition has changed.
     pub fn look_for_kinds(&self) {
         self.registry.shared.kinds.changed();
+    }
+
+    /// Follows which kinds the server serves.
+    pub fn follow_kinds(&self) -> KindsWatch {
+        self.registry.shared.kinds.follow()
     }
 
     /// Stores the answer to one of the host's own writes in every informer that covers the object.

@@ -31,6 +31,13 @@ pub trait Activate: Send + Sync + 'static {
     /// The future is dropped when a newer file replaces the candidate. Then one of the two revisions serves, as a whole.
     fn activate(&self, candidate: Candidate) -> BoxFuture<'_, Result<(), ActivateError>>;
 
+    /// Returns when the candidate that serves is to be activated again, because the API server serves other kinds for the patterns of its
+    /// manifest. Never returns for a plugin without patterns.
+    fn kinds_changed<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
+        let _ = name;
+        Box::pin(std::future::pending())
+    }
+
     /// Takes no more keys for the plugin, and waits for its calls in flight. Does nothing if the plugin does not serve.
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()>;
 }
@@ -145,7 +152,14 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     }
     .with_http(&manifest.http, &settings.file.http);
     let name = revision.plugin();
-    let unread: Vec<Unread<'_>> = manifest.watches().filter_map(|watch| Unread::of(watch, &grants)).collect();
+    let mut unread: Vec<Unread<'_>> = manifest.watches().filter_map(|watch| Unread::of(watch, &grants)).collect();
+    // Of the kinds of a pattern, the plugin gets those that are granted.
+    let patterns = manifest.patterns.iter().map(|pattern| &pattern.watch);
+    unread.extend(patterns.filter(|watch| !grants.reads_some_of(&watch.of)).map(|watch| Unread {
+        watch,
+        namespaces: Vec::new(),
+        by: LackedBy::Administrator,
+    }));
     if !unread.is_empty() {
         // Several watches of one kind lack the same grant.
         let mut reasons: Vec<String> = unread.iter().map(ToString::to_string).collect();

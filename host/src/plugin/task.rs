@@ -31,6 +31,9 @@ use crate::{
 /// Time to find out whether the objects to which a file refers exist. A server that responds does so in some milliseconds.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
+/// Time until the next try to follow the kinds of patterns, after one has failed.
+const RENEW_AFTER: Duration = Duration::from_secs(10);
+
 /// What the plugin's task is to bring about.
 #[derive(Debug, Clone)]
 pub(super) enum Wish {
@@ -75,6 +78,14 @@ enum Halt {
     Refused(Refusal),
     /// There are newer files.
     Superseded,
+}
+
+/// What ends a rest.
+enum Until {
+    /// There are newer files.
+    Newer,
+    /// The files are to be brought up again.
+    Again,
 }
 
 impl From<Refusal> for Halt {
@@ -128,27 +139,67 @@ impl Task {
     async fn bring_up_until_settled(&mut self, found: &Found, seen: Instant) {
         let mut retries = Retries::of(&found.name);
         while let Some(retry) = self.bring_up(found, seen).await {
-            let mut newer = self.wish.clone();
-            let delay = retries.next(retry);
-            let retried = async {
-                match delay {
-                    Some(delay) => tokio::time::sleep(delay).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let referred = async {
-                match &mut self.watched {
-                    Some((watched, changes)) => watched.changed(changes).await,
-                    None => std::future::pending().await,
-                }
+            if let Until::Newer = self.rest(retries.next(retry)).await {
+                return;
+            }
+        }
+    }
+
+    /// Waits until something calls for work on the files, at most for `delay`. Meanwhile, the candidate that serves is activated again whenever
+    /// the kinds of its patterns change.
+    async fn rest(&mut self, delay: Option<Duration>) -> Until {
+        let mut newer = self.wish.clone();
+        let mut watched = self.watched.clone();
+        let mut retried = pin!(async {
+            match delay {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut referred = pin!(async {
+            match &mut watched {
+                Some((watched, changes)) => watched.changed(changes).await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut pause = Duration::ZERO;
+        loop {
+            let (activate, name) = (self.shared.clone(), self.status.plugin.clone());
+            let kinds = async {
+                tokio::time::sleep(pause).await;
+                activate.activate.kinds_changed(&name).await;
             };
             tokio::select! {
                 biased;
-                _ = newer.changed() => return,
-                () = referred => {}
-                () = retried => {}
+                _ = newer.changed() => return Until::Newer,
+                () = &mut referred => return Until::Again,
+                () = &mut retried => return Until::Again,
+                () = kinds => {}
             }
+            pause = match self.renew().await {
+                Ok(()) => Duration::ZERO,
+                Err(Halt::Superseded) => return Until::Newer,
+                Err(Halt::Refused(refusal)) => {
+                    warn!(
+                        error = refusal.message,
+                        "cannot observe the kinds that the API server serves now; trying again"
+                    );
+                    RENEW_AFTER
+                }
+            };
         }
+    }
+
+    /// Activates the candidate that serves again.
+    async fn renew(&mut self) -> Result<(), Halt> {
+        let Some(Active { candidate, settings, has_config }) = &self.active else { return Ok(()) };
+        let (candidate, settings, has_config) = (candidate.clone(), settings.clone(), *has_config);
+        let since = self.status.serving.as_ref().map(|serving| serving.since);
+        self.activate(candidate, &settings, has_config).await?;
+        if let (Some(serving), Some(since)) = (&mut self.status.serving, since) {
+            serving.since = since;
+        }
+        Ok(())
     }
 
     /// Brings the files up once. Returns whether to retry, or `None` if there are newer files.

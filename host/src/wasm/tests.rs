@@ -100,6 +100,7 @@ async fn describe_gives_the_manifest() {
                 path: FieldPath::parse("spec.secretName").unwrap(),
             }],
             observes: vec![watch(&pods)],
+            patterns: Vec::new(),
             permissions: vec![
                 permission(&apples, None, &all),
                 permission(&maps, None, &all),

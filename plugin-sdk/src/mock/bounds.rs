@@ -185,9 +185,7 @@ fn asked(watches: &[Watch]) -> Result<(), String> {
         return unusable(&format!("{} watches are more than the {WATCHES} that a key may ask for", watches.len()));
     }
     watches.iter().enumerate().try_for_each(|(at, watch)| {
-        let is_pattern = watch.of.kind == "*" || !watch.except.is_empty() || !watch.with_verbs.is_empty();
-        let named = if is_pattern { Err("must name one kind".to_owned()) } else { manifest::check_watch(watch) };
-        named.or_else(|problem| unusable(&format!("watches[{at}]: {problem}")))
+        manifest::check_watch(watch).or_else(|problem| unusable(&format!("watches[{at}]: {problem}")))
     })
 }
 

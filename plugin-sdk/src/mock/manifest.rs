@@ -10,9 +10,9 @@ use super::{
 };
 use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manifest, Mapping, Test, Watch};
 
-/// Iterates over all watches of a manifest.
-pub(super) fn watches(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
-    manifest.controllers.iter().flat_map(watches_of).chain(&manifest.observes).chain(reviewed(manifest))
+/// Iterates over all watches of a manifest that are not patterns by their place: all but what is observed.
+pub(super) fn named_watches(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
+    manifest.controllers.iter().flat_map(watches_of).chain(reviewed(manifest))
 }
 
 fn reviewed(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
@@ -46,11 +46,9 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
     }
     check_webhooks(manifest)?;
     check_http(manifest)?;
-    manifest
-        .observes
-        .iter()
-        .chain(reviewed(manifest))
-        .try_for_each(check_watch)
+    let observed = manifest.observes.iter().try_for_each(check_observed);
+    observed
+        .and_then(|()| reviewed(manifest).try_for_each(check_watch))
         .map_err(|problem| format!("the plugin {problem}"))?;
     check_indexes(manifest)
 }
@@ -106,9 +104,36 @@ fn is_method(method: &str) -> bool {
         && !["CONNECT", "TRACE"].contains(&method)
 }
 
+/// Checks a watch that may be a pattern.
+fn check_observed(watch: &Watch) -> Result<(), String> {
+    const SERVED: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+    if watch.of.kind != "*" {
+        return check_watch(watch);
+    }
+    let of = &watch.of;
+    if watch.fields.is_some() {
+        return Err(format!("watches {of} by fields: kinds are selected by different fields"));
+    }
+    if let Some(verb) = watch.with_verbs.iter().find(|verb| !SERVED.contains(&verb.as_str())) {
+        return Err(format!("watches {of} with {verb:?}: the API server has the verbs {}", SERVED.join(", ")));
+    }
+    check_rest(watch)
+}
+
 /// # Errors
-/// Fails with the first thing that is wrong with a watch.
+/// Fails with the first thing that is wrong with a watch of one kind.
 pub(super) fn check_watch(watch: &Watch) -> Result<(), String> {
+    let of = &watch.of;
+    if of.kind == "*" {
+        return Err(format!("watches {of}: only Plugin::observe takes a pattern"));
+    }
+    if !watch.except.is_empty() || !watch.with_verbs.is_empty() {
+        return Err(format!("watches {of}, which is one kind, with exceptions or verbs: only a pattern has them"));
+    }
+    check_rest(watch)
+}
+
+fn check_rest(watch: &Watch) -> Result<(), String> {
     let of = &watch.of;
     if of.api_version.is_empty() || of.kind.is_empty() {
         return Err("watches a kind without apiVersion or kind".to_owned());

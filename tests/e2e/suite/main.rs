@@ -224,6 +224,8 @@ fn main() -> ExitCode {
         troubles { quarantine_failing_keys_and_storms_are_told_with_their_reason }
         watches {
             a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_names_another,
+            kinds_that_a_pattern_matches_are_observed_as_they_come_and_go,
+            kinds_beyond_limits_watches_are_left_out_and_named,
             invariant_7_a_kind_that_is_asked_for_and_not_granted_is_refused_in_words,
         }
         webhooks {

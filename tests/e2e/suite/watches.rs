@@ -1,4 +1,4 @@
-//! Watches that reconciles ask for at run time.
+//! Watches of kinds that are known only at run time.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -21,9 +21,9 @@ pub(crate) async fn a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_
     counts(&gala, "not cached").await?;
     runs(&mut host, true).await?;
     // A definition that appears later.
-    define(&scene).await?;
+    define(&scene, "Pear").await?;
     counts(&gala, "0").await?;
-    grow(&scene, "williams").await?;
+    grow(&scene, "Pear", "williams").await?;
     counts(&gala, "1").await?;
     // The watch stays while a newer revision goes on to ask for it.
     scene.with(&[Plugin::guest("pointing")?.revision(1)])?;
@@ -33,7 +33,7 @@ pub(crate) async fn a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_
         Ok(())
     })
     .await?;
-    grow(&scene, "conference").await?;
+    grow(&scene, "Pear", "conference").await?;
     counts(&gala, "2").await?;
 
     // A definition that goes, and comes back.
@@ -44,13 +44,13 @@ pub(crate) async fn a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_
         Ok(())
     })
     .await?;
-    define(&scene).await?;
-    grow(&scene, "comice").await?;
+    define(&scene, "Pear").await?;
+    grow(&scene, "Pear", "comice").await?;
     counts(&gala, "1").await?;
 
     // A restarted host caches it again, because the first reconcile asks for it.
     host.terminate_and_restart().await?;
-    grow(&scene, "abate").await?;
+    grow(&scene, "Pear", "abate").await?;
     counts(&gala, "2").await?;
     runs(&mut host, true).await?;
 
@@ -62,6 +62,61 @@ pub(crate) async fn a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_
     counts(&gala, "2").await?;
     gala.delete().await?;
     runs(&mut host, false).await
+}
+
+pub(crate) async fn kinds_that_a_pattern_matches_are_observed_as_they_come_and_go(scene: Scene) -> Result<()> {
+    define(&scene, "Pear").await?;
+    grow(&scene, "Pear", "williams").await?;
+    let mut host = scene.with(&[Plugin::guest("following")?])?.host().await?;
+    host.logs(&["observed", "added Pear williams"]).await?;
+    grow(&scene, "Pear", "comice").await?;
+    host.logs(&["observed", "added Pear comice"]).await?;
+    // ConfigMaps are granted and excluded. The other kinds are not granted, and named.
+    watched(&mut host, &["example.com/v1 Pear"]).await?;
+    host.warns(&["observes by pattern, and does not get", "are not granted"]).await?;
+    let plugins = host.plugins().await?;
+    let row = plugins.iter().find(|row| row["plugin"] == "following").context("no such plugin")?;
+    ensure!(row["kinds_matched"] == 1, "{row}");
+    ensure!(row["warnings"].to_string().contains("are not granted"), "{row}");
+
+    define(&scene, "Plum").await?;
+    grow(&scene, "Plum", "mirabelle").await?;
+    host.logs(&["observed", "added Plum mirabelle"]).await?;
+    watched(&mut host, &["example.com/v1 Pear", "example.com/v1 Plum"]).await?;
+    definitions(&scene).delete("plums.example.com", &DeleteParams::default()).await.context("cannot delete the CRD")?;
+    host.logs(&["observed", "deleted Plum mirabelle"]).await?;
+    watched(&mut host, &["example.com/v1 Pear"]).await?;
+    // The others were not observed anew.
+    let again = host.log()?.iter().filter(|line| line.text.contains("added Pear williams")).count();
+    ensure!(again == 1, "the Pear was observed {again} times");
+    Ok(())
+}
+
+pub(crate) async fn kinds_beyond_limits_watches_are_left_out_and_named(scene: Scene) -> Result<()> {
+    define(&scene, "Pear").await?;
+    define(&scene, "Plum").await?;
+    grow(&scene, "Plum", "mirabelle").await?;
+    grow(&scene, "Pear", "williams").await?;
+    let guest = Plugin::guest("following")?;
+    let yaml = guest.yaml.clone().unwrap_or_default() + "limits: {watches: 1}\n";
+    let mut host = scene.with(&[guest.with_yaml(yaml)])?.host().await?;
+    host.logs(&["observed", "added Pear williams"]).await?;
+    host.warns(&["1 kinds are over limits.watches: example.com/v1 Plum"]).await?;
+    watched(&mut host, &["example.com/v1 Pear"]).await?;
+    // With more room, the plugin gets the others, too.
+    scene.with(&[Plugin::guest("following")?])?;
+    host.logs(&["observed", "added Plum mirabelle"]).await.map(drop)
+}
+
+/// Waits until the informers are those of these kinds.
+async fn watched(host: &mut Host, kinds: &[&str]) -> Result<()> {
+    eventually(&format!("the informers are those of {kinds:?}"), async || {
+        let informers = host.informers().await?;
+        let watched: Vec<_> = informers.iter().filter_map(|informer| informer["kind"].as_str()).collect();
+        ensure!(watched == kinds, "{watched:?}");
+        Ok(())
+    })
+    .await
 }
 
 pub(crate) async fn invariant_7_a_kind_that_is_asked_for_and_not_granted_is_refused_in_words(
@@ -102,13 +157,14 @@ async fn runs(host: &mut Host, does: bool) -> Result<()> {
     .await
 }
 
-async fn define(scene: &Scene) -> Result<()> {
+async fn define(scene: &Scene, kind: &str) -> Result<()> {
+    let plural = format!("{}s", kind.to_lowercase());
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition: CustomResourceDefinition = from_value(json!({
-        "metadata": {"name": "pears.example.com"},
+        "metadata": {"name": format!("{plural}.example.com")},
         "spec": {
             "group": "example.com", "scope": "Namespaced",
-            "names": {"kind": "Pear", "plural": "pears", "singular": "pear", "listKind": "PearList"},
+            "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List")},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
         },
     }))?;
@@ -116,11 +172,11 @@ async fn define(scene: &Scene) -> Result<()> {
     Ok(())
 }
 
-async fn grow(scene: &Scene, name: &str) -> Result<()> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Pear"));
-    let pears: Api<DynamicObject> = Api::namespaced_with(scene.client(), &scene.namespace, &resource);
-    eventually("the API server serves Pears", async || {
-        pears.create(&PostParams::default(), &DynamicObject::new(name, &resource)).await?;
+async fn grow(scene: &Scene, kind: &str, name: &str) -> Result<()> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", kind));
+    let fruit: Api<DynamicObject> = Api::namespaced_with(scene.client(), &scene.namespace, &resource);
+    eventually(&format!("the API server serves the kind {kind}"), async || {
+        fruit.create(&PostParams::default(), &DynamicObject::new(name, &resource)).await?;
         Ok(())
     })
     .await

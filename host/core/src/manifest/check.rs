@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Controller, DEFAULT_RESYNC, DEFAULT_TIMEOUT, HttpPermission, Invalid, MAX_CONCURRENCY, MAX_TIMEOUT, Manifest,
-    Permission, Problem, Verb, Watch, raw,
+    Permission, Problem, Verb, Watch, WatchPattern, raw,
 };
 use crate::{
     http::{Pattern, check_method},
@@ -38,6 +38,8 @@ pub(crate) const MAX_CUTS: usize = 8;
 /// Largest number of selectors of one kind and scope by fields that only the API server can evaluate. Each has its own watch and copy,
 /// as no wider informer can evaluate it.
 pub(crate) const MAX_BY_FIELDS: usize = 8;
+/// Largest number of patterns that a plugin observes. Each is compared with every kind that the API server serves.
+const MAX_PATTERNS: usize = 16;
 /// Largest number of keys at once over all controllers. Each has a worker, and an instance while it is reconciled.
 const MAX_WORKERS: u32 = 1024;
 /// Largest CRD in bytes: kube-apiserver accepts no larger request.
@@ -91,7 +93,7 @@ impl raw::Manifest {
             })
             .collect();
         check_finalizers(&controllers, &mut problems);
-        let observes = check_watches(self.observes, "observes", &mut problems);
+        let (observes, patterns) = check_observes(self.observes, &mut problems);
         let controllers_are_whole = problems.none_at("controllers");
         let cached: Vec<&Watch> = controllers.iter().flat_map(Controller::cached).collect();
         let indexes = watches::check_indexes(self.indexes, controllers_are_whole.then_some(&*cached), &mut problems);
@@ -123,6 +125,7 @@ impl raw::Manifest {
             controllers,
             indexes,
             observes,
+            patterns,
             permissions,
             crds,
             config_schema: self.config_schema,
@@ -230,6 +233,23 @@ pub(super) fn asked(watch: raw::Watch) -> Result<Watch, Invalid> {
 fn check_watches(watches: Vec<raw::Watch>, at: &str, problems: &mut Problems) -> Vec<Watch> {
     let watches = bounded(watches, at, problems).enumerate();
     watches.filter_map(|(place, watch)| watch.check(&format!("{at}[{place}]"), Part::Other, problems)).collect()
+}
+
+/// Returns the kinds that are observed by name, and the patterns.
+fn check_observes(watches: Vec<raw::Watch>, problems: &mut Problems) -> (Vec<Watch>, Vec<WatchPattern>) {
+    let (mut named, mut patterns) = (Vec::new(), Vec::new());
+    for (watch, place) in bounded(watches, "observes", problems).zip(0..) {
+        let at = format!("observes[{place}]");
+        if watch.of.kind == "*" {
+            patterns.extend(watch.check_pattern(&at, problems));
+        } else {
+            named.extend(watch.check(&at, Part::Other, problems));
+        }
+    }
+    if patterns.len() > MAX_PATTERNS {
+        problems.add("observes", format!("has {} patterns; at most {MAX_PATTERNS} are taken", patterns.len()));
+    }
+    (named, patterns)
 }
 
 impl raw::Permission {
@@ -346,9 +366,13 @@ fn check_totals(manifest: &Manifest, problems: &mut Problems) {
             format!("watch {watched} kinds and namespaces; at most {MAX_WATCHED} are taken: {rule}"),
         );
     }
-    let mut cuts: BTreeMap<&TypeMeta, HashSet<&Keep>> = BTreeMap::new();
+    let mut cuts: BTreeMap<&TypeMeta, HashSet<Keep>> = BTreeMap::new();
     for watch in manifest.watches().filter(|watch| !watch.keep.is_whole()) {
-        cuts.entry(&watch.of).or_default().insert(&watch.keep);
+        cuts.entry(&watch.of).or_default().insert(watch.keep.clone());
+    }
+    // A pattern may match these kinds, too.
+    for (of, cuts) in &mut cuts {
+        cuts.extend(manifest.observed(of).map(|watch| watch.keep).filter(|keep| !keep.is_whole()));
     }
     for (of, cuts) in cuts.iter().filter(|(_, cuts)| cuts.len() > MAX_CUTS) {
         let rule = "let its watches leave out the same fields";
@@ -376,7 +400,8 @@ fn check_needs(manifest: &Manifest, problems: &mut Problems) {
                 fits.iter().any(|asked| asked.namespaces.is_empty() || asked.namespaces.contains(namespace))
             })
     };
-    for (watch, at) in places(manifest) {
+    let patterns = manifest.patterns.iter().map(|pattern| (&pattern.watch, "observes".to_owned()));
+    for (watch, at) in places(manifest).into_iter().chain(patterns) {
         if !asks(Verb::Read, &watch.of, &watch.namespaces) {
             let of = &watch.of;
             let what = format!("watching {of} needs a permission to read it, and none of `permissions` asks for that");
@@ -410,7 +435,10 @@ fn places(manifest: &Manifest) -> Vec<(&Watch, String)> {
         places.extend(watches.map(|(mapped, i)| (&mapped.watch, format!("{at}.watches[{i}].watch"))));
         places.extend(controller.reads.iter().zip(0..).map(|(watch, i)| (watch, format!("{at}.reads[{i}]"))));
     }
-    places.extend(manifest.observes.iter().zip(0..).map(|(watch, i)| (watch, format!("observes[{i}]"))));
+    // Beside patterns, the place of a watch in the list is not known any more.
+    let observed =
+        |i: usize| if manifest.patterns.is_empty() { format!("observes[{i}]") } else { "observes".to_owned() };
+    places.extend(manifest.observes.iter().zip(0..).map(|(watch, i)| (watch, observed(i))));
     for (webhook, place) in manifest.webhooks.iter().zip(0..) {
         let reads = webhook.reads.iter().zip(0..);
         places.extend(reads.map(|(watch, i)| (watch, format!("webhooks[{place}].reads[{i}]"))));

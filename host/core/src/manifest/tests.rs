@@ -218,6 +218,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
         }],
         indexes: Vec::new(),
         observes: Vec::new(),
+        patterns: Vec::new(),
         permissions: vec![
             asks("stable.example.com/v1", "MyApple", &[Verb::Read]),
             asks("v1", "ConfigMap", &[Verb::Read, Verb::Apply, Verb::Delete]),

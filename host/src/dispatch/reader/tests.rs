@@ -68,6 +68,7 @@ impl Scene {
             controllers: Vec::new(),
             indexes: vec![Index { name: "app".into(), of: of(), path: path.clone() }],
             observes: Vec::new(),
+            patterns: Vec::new(),
             permissions: vec![permission],
             crds: Vec::new(),
             config_schema: None,

@@ -164,7 +164,8 @@ impl Path {
 
 fn every_path() -> BTreeSet<Path> {
     // The other interfaces have nothing of an object: they do not reach the cache or the API server. An administrator's file may put single
-    // values into the configuration, whatever the grants are: `plugin/tests/references.rs`.
+    // values into the configuration, whatever the grants are: `plugin/tests/references.rs`. What a webhook reviews comes with the grant of the
+    // webhook. What the outcome of a key asks to be cached is read by the same imports.
     let cache = |call: CacheCall| -> &[Path] {
         match call {
             CacheCall::Get => &[Path::CacheGet],
@@ -211,6 +212,11 @@ fn every_path() -> BTreeSet<Path> {
 
 /// Returns a guest that logs its arguments.
 fn tells_all() -> Guest {
+    tells_all_of("ConfigMap")
+}
+
+/// Returns a guest that logs its arguments and observes this kind, or all kinds by the pattern `*`.
+fn tells_all_of(observed: &'static str) -> Guest {
     // Logs an optional text of a record.
     let option = |at: usize| {
         let (text, length) = (at + 4, at + 8);
@@ -236,7 +242,7 @@ fn tells_all() -> Guest {
     Guest::new()
         .owns_nothing()
         .maps("v1", "ConfigMap", Mapping::Plugin)
-        .observes("v1", "ConfigMap")
+        .observes("v1", observed)
         .reconcile(&reconcile)
         .map(&format!("{} {MAPS}", changes(4, 40)))
         .observe(&format!("{} {TAKES}", changes(2, 48)))
@@ -287,12 +293,16 @@ impl Shown {
     }
 
     async fn with(grants: Grants, lines: Lines) -> Self {
+        Self::of(&tells_all(), grants, lines).await
+    }
+
+    async fn of(guest: &Guest, grants: Grants, lines: Lines) -> Self {
         let scene = Scene::new().await;
         scene.api.serve_apples().await;
         for name in [OTHER, MINE, AFTER] {
             scene.api.create(with_inside(config_map(name))).await;
         }
-        let mut candidate = scene.candidate(&tells_all()).await;
+        let mut candidate = scene.candidate(guest).await;
         candidate.grants = Arc::new(grants);
         soon("it becomes active", scene.dispatch.activate(candidate)).await.expect("it can serve");
         let controller = scene.controller();
@@ -528,6 +538,21 @@ async fn invariant_7_names_bind_every_path_by_which_objects_reach_a_plugin() {
 #[tokio::test]
 async fn invariant_7_names_bind_every_path_though_all_of_the_kind_is_cached() {
     names_bind_every_path(NAMED).await;
+}
+
+#[tokio::test]
+async fn invariant_7_names_bind_what_is_observed_by_pattern() {
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    for more in [0, NAMED] {
+        let shown = Shown::of(&tells_all_of("*"), granted(more), lines.clone()).await;
+        for path in [Path::Observe, Path::ObserveDeleted] {
+            for name in [OTHER, MINE] {
+                assert_eq!(shown.reaches(path, name).await, path.may_have(name), "{path:?} of {name}");
+            }
+        }
+        lines.0.lock().clear();
+    }
 }
 
 /// Activates a revision that never syncs, because it reads a kind that is not served. Its grants apply at once.

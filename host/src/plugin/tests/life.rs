@@ -5,13 +5,18 @@ use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc, time::Duration};
 use futures::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
 use pilothouse_core::{key::TypeMeta, manifest::Verb};
-use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, mpsc},
+    task::JoinHandle,
+};
 
 use super::super::*;
 use crate::{
     guests::Guests,
     informer::Informers,
     name::PluginName,
+    testing::comes_true,
     wasm::{
         Digest, Engine, PluginFile,
         testing::{self as guest, Guest},
@@ -38,6 +43,8 @@ struct Dispatch {
     panicking: Mutex<BTreeSet<&'static str>>,
     /// The number of next activations that fail.
     failing: Mutex<u32>,
+    /// Notified when the kinds of patterns change.
+    kinds: Notify,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +71,10 @@ impl Activate for Dispatch {
             Ok(())
         }
         .boxed()
+    }
+
+    fn kinds_changed<'a>(&'a self, _: &'a PluginName) -> BoxFuture<'a, ()> {
+        self.kinds.notified().boxed()
     }
 
     fn deactivate<'a>(&'a self, _: &'a PluginName) -> BoxFuture<'a, ()> {
@@ -237,6 +248,19 @@ async fn plugin_comes_up_step_by_step_and_goes_when_its_file_does() {
     // Its file comes back.
     assert_eq!(world.bring(&file, Some(GRANTS)).await.state, State::Active);
     assert_eq!(world.calls(), ["+1.0.0", "-", "+1.0.0"]);
+}
+
+#[tokio::test]
+async fn plugin_is_activated_again_when_the_kinds_of_its_patterns_change() {
+    let mut world = World::new(Mode::Granted);
+    let before = world.bring(&Guest::new().file(), Some(GRANTS)).await;
+    world.dispatch.kinds.notify_one();
+    comes_true("it is activated again", || world.dispatch.calls.lock().len() == 2).await;
+    // That is no new revision, and newer files are taken as before.
+    assert_eq!(world.statuses.get(&before.plugin), Some(before));
+    let newer = Guest::new().version("2.0.0").file();
+    assert_eq!(world.bring(&newer, Some(GRANTS)).await.state, State::Active);
+    assert_eq!(world.calls(), ["+1.0.0", "+1.0.0", "+2.0.0"]);
 }
 
 #[tokio::test]

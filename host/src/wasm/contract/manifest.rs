@@ -57,7 +57,7 @@ pub(crate) fn check_exports(manifest: &Manifest, exports: impl Fn(Export) -> boo
             }
         }
     }
-    if !manifest.observes.is_empty() {
+    if !manifest.observes.is_empty() || !manifest.patterns.is_empty() {
         need(Export::Observer, "observes".to_owned(), "observe nothing");
     }
     if !manifest.webhooks.is_empty() {

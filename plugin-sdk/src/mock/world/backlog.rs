@@ -77,7 +77,7 @@ impl Backlog {
 impl State {
     /// Adds a change to the backlog, if it is observed.
     pub(super) fn record_change(&mut self, id: &Id, old: Option<&Value>, new: Option<&Value>, missed: bool) {
-        let sides = self.manifest.observes.iter().find_map(|watch| Cached::new(watch).change(id, old, new));
+        let sides = Cached::observed(&self.manifest.observes).find_map(|cached| cached.change(id, old, new));
         if let Some(sides) = sides {
             self.backlog.add(id, sides, missed);
         }

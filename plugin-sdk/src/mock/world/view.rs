@@ -15,7 +15,7 @@ use crate::{
         bounds,
         field::{Path, project},
         keep::Keep,
-        manifest::watches,
+        manifest::named_watches,
         predicate,
         selector::{FieldSelector, Selector},
     },
@@ -26,6 +26,8 @@ pub(super) type Objects = BTreeMap<Id, Value>;
 /// A watch of a manifest that has been checked.
 pub(super) struct Cached {
     of: TypeMeta,
+    /// What a pattern leaves out: kinds and patterns, each except others.
+    but: Vec<(TypeMeta, Vec<TypeMeta>)>,
     namespaces: Vec<String>,
     labels: Selector,
     fields: FieldSelector,
@@ -38,6 +40,7 @@ impl Cached {
         const CHECKED: &str = "the manifest was checked";
         Self {
             of: watch.of.clone(),
+            but: watch.except.iter().map(|except| (except.clone(), Vec::new())).collect(),
             namespaces: watch.namespaces.clone(),
             labels: Selector::parse(watch.labels.as_deref().unwrap_or_default()).expect(CHECKED),
             fields: FieldSelector::parse(watch.fields.as_deref().unwrap_or_default()).expect(CHECKED),
@@ -46,12 +49,34 @@ impl Cached {
         }
     }
 
+    /// Returns what is observed. A kind is part of the first pattern that matches it, unless it is observed by its name. Every kind counts as
+    /// served.
+    pub(super) fn observed(observes: &[Watch]) -> impl Iterator<Item = Self> {
+        let is_pattern = |watch: &&Watch| watch.of.kind == "*";
+        observes.iter().enumerate().map(move |(place, watch)| {
+            let mut cached = Self::new(watch);
+            if is_pattern(&watch) {
+                let named = observes.iter().filter(|other| !is_pattern(other));
+                let others = observes[..place].iter().filter(is_pattern).chain(named);
+                cached.but.extend(others.map(|other| (other.of.clone(), other.except.clone())));
+            }
+            cached
+        })
+    }
+
+    fn selects(&self, of: &TypeMeta) -> bool {
+        let is_out = |(kinds, except): &(TypeMeta, Vec<TypeMeta>)| {
+            kinds.selects(of) && !except.iter().any(|except| except.selects(of))
+        };
+        self.of.selects(of) && !self.but.iter().any(is_out)
+    }
+
     fn is_in(&self, namespace: Option<&String>) -> bool {
         self.namespaces.is_empty() || namespace.is_none_or(|namespace| self.namespaces.contains(namespace))
     }
 
     pub(super) fn holds(&self, (of, key): &Id, object: &Value) -> bool {
-        self.of == *of
+        self.selects(of)
             && self.is_in(key.namespace.as_ref())
             && self.labels.matches(object)
             && self.fields.matches(object)
@@ -94,7 +119,7 @@ impl View {
             let path = Path::parse(&index.path).expect("the manifest was checked");
             (index.name.clone(), index.of.clone(), path)
         });
-        let cached = watches(manifest).map(Cached::new).collect();
+        let cached = named_watches(manifest).map(Cached::new).chain(Cached::observed(&manifest.observes)).collect();
         Self { cached, asked: BTreeMap::new(), indexes: indexes.collect() }
     }
 
@@ -136,7 +161,7 @@ impl View {
 
     /// Returns `true` if objects of a kind are cached, in any namespace or in one.
     fn covers(&self, of: &TypeMeta, namespace: Option<&String>) -> bool {
-        self.all().any(|cached| cached.of == *of && cached.is_in(namespace))
+        self.all().any(|cached| cached.selects(of) && cached.is_in(namespace))
     }
 
     pub(super) fn index(&self, of: &TypeMeta, name: &str) -> Option<&Path> {

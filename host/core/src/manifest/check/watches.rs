@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::{
-    super::{Controller, Index, MappedWatch, Mapping, Watch, raw},
+    super::{Controller, Index, MappedWatch, Mapping, Watch, WatchPattern, raw},
     Name, Problems, bounded, check_names, quoted,
 };
 use crate::{
     field::FieldPath,
+    key::TypeMeta,
     object::Keep,
     predicate::{Condition, Expression, Predicate, Test},
     selector::{self, FieldSelector, Selector},
@@ -20,6 +21,9 @@ const MAX_EXPRESSIONS: usize = 256;
 /// Largest field selector in bytes: more than a URL should carry.
 const MAX_FIELDS: usize = 1024;
 
+/// The verbs that discovery lists.
+const SERVED: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
 /// The list that a watch is in, which decides what it may contain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
@@ -29,13 +33,42 @@ pub(super) enum Part {
 
 impl raw::Watch {
     pub(super) fn check(self, at: &str, part: Part, problems: &mut Problems) -> Option<Watch> {
-        let of = self.of.check(at, problems);
+        if self.of.kind == "*" {
+            problems.add(&format!("{at}.kind"), "must name one kind: only `observes` takes patterns");
+            return None;
+        }
         if !self.except.is_empty() {
             problems.add(&format!("{at}.except"), "must be empty: the watch names one kind");
         }
         if !self.with_verbs.is_empty() {
             problems.add(&format!("{at}.with-verbs"), "must be empty: the watch names one kind");
         }
+        let of = self.of.clone().check(at, problems);
+        self.check_rest(of, at, part, problems)
+    }
+
+    /// Checks a watch of the kind `*`.
+    pub(super) fn check_pattern(mut self, at: &str, problems: &mut Problems) -> Option<WatchPattern> {
+        let of = self.of.clone().check_kinds(at, problems);
+        let except: Vec<_> = bounded(std::mem::take(&mut self.except), &format!("{at}.except"), problems)
+            .zip(0..)
+            .filter_map(|(kinds, place)| kinds.check_kinds(&format!("{at}.except[{place}]"), problems))
+            .collect();
+        let with_verbs = std::mem::take(&mut self.with_verbs);
+        let with_verbs: Vec<_> = bounded(with_verbs, &format!("{at}.with-verbs"), problems).collect();
+        for (verb, place) in with_verbs.iter().zip(0..).filter(|(verb, _)| !SERVED.contains(&verb.as_str())) {
+            let what = format!("{} is no verb of the API server: there are {}", quoted(verb), SERVED.join(", "));
+            problems.add(&format!("{at}.with-verbs[{place}]"), what);
+        }
+        if self.fields.is_some() {
+            problems.add(&format!("{at}.fields"), "must be empty: kinds are selected by different fields");
+        }
+        let watch = self.check_rest(of, at, Part::Other, problems);
+        Some(WatchPattern { watch: watch?, except, with_verbs })
+    }
+
+    /// Checks everything but the kind.
+    fn check_rest(self, of: Option<TypeMeta>, at: &str, part: Part, problems: &mut Problems) -> Option<Watch> {
         let namespaces = check_names(self.namespaces, &format!("{at}.namespaces"), Name::Label, problems);
         let labels = self.labels.map(|labels| Selector::parse(&labels)).transpose().map_err(|error| {
             problems.add(&format!("{at}.labels"), format!("{}: {}", quoted(&error.selector), error.problem));

@@ -63,13 +63,13 @@ async fn answers(revision: &Revision) {
         subresource: None,
         object: Some(object.to_owned()),
         old: None,
-        user: User { name: "anna".to_owned(), uid: String::new(), groups: Vec::new() },
+        user: User { name: "admin".to_owned(), uid: String::new(), groups: Vec::new() },
         dry_run: false,
     };
     let second = Duration::from_secs(60);
     let (decision, _) = revision.review(imports(), WebhookType::Validating, &review, second).await.unwrap().unwrap();
     assert_eq!((decision.denied.as_deref(), decision.code), (Some("red is denied"), Some(422)));
-    assert_eq!(decision.audit_annotations, [("by".to_owned(), "anna".to_owned())]);
+    assert_eq!(decision.audit_annotations, [("by".to_owned(), "admin".to_owned())]);
     let (_, changed) = revision.review(imports(), WebhookType::Mutating, &review, second).await.unwrap().unwrap();
     let labelled = object.replace(r#""deny""#, r#""mutated":"yes","deny""#);
     assert_eq!(changed, Some(labelled));

@@ -695,6 +695,7 @@ async fn each_request_is_counted_once() {
     pilothouse_http_requests_total{plugin="sender",result="too_large"} 0
     pilothouse_http_requests_total{plugin="sender",result="too_many"} 0
     pilothouse_http_requests_total{plugin="sender",result="unreachable"} 0
+    pilothouse_http_requests_in_flight{plugin="sender"} 0
     pilothouse_http_sent_bytes_total{plugin="sender"} 5
     pilothouse_http_received_bytes_total{plugin="sender"} 4
     "#);

@@ -697,7 +697,10 @@ async fn a_plugins_storm_does_not_spend_what_the_host_or_another_plugin_may_tell
     counted.begin("pears");
     let acting = Acting::new(true);
     let events = Events::start(api.cluster.clone(), acting, counted.clone(), "test", &Handle::current());
-    let object = parsed(&config_map("a"));
+    let mut object = config_map("a");
+    object["metadata"]["uid"] = json!("1");
+    object["metadata"]["resourceVersion"] = json!("1");
+    let object = parsed(&object);
     let pears = Source::Plugin(PluginName::new("pears").expect("a name"));
     for _ in 0..30 {
         events.record(Source::Plugin(plugin()), &object, Level::Normal, "Looked", "at it");

@@ -147,7 +147,7 @@ fn contract_has_all_that_it_had_in_each_version() {
 fn only_additions_that_no_plugin_has_to_follow_are_compatible() {
     const THEN: &str = "package pilothouse:plugin@0.1.0;
         interface cache { record key { name: string } enum verb { get } get: func(key: key) -> verb; }
-        interface mapper { use cache.{key}; map: func(key: key); }
+        interface mapper { use cache.{key}; %map: func(key: key); }
         world plugin { import cache; export mapper; }";
     let parsed = |text: &str| {
         let mut resolve = Resolve::default();
@@ -159,7 +159,7 @@ fn only_additions_that_no_plugin_has_to_follow_are_compatible() {
         missed(&parsed(THEN), &parsed(&THEN.replacen(from, to, 1)))
     };
     for (from, to) in [
-        ("get: func", "list: func(); get: func"),
+        ("get: func", "%list: func(); get: func"),
         ("enum verb", "enum other { one } enum verb"),
         ("world", "interface clock { now: func() -> u64; } world"),
         ("import cache", "import clock: func() -> u64; import cache"),
@@ -171,8 +171,8 @@ fn only_additions_that_no_plugin_has_to_follow_are_compatible() {
         ("name: string", "name: string, namespace: string", "interface cache lacks record key {"),
         ("{ get }", "{ get, put }", "interface cache lacks enum verb {"),
         ("-> verb", "-> key", "interface cache lacks get: func(key: key) -> verb;"),
-        ("map: func", "unmap: func(); map: func", "interface mapper has more: unmap: func();"),
-        ("import cache; ", "", "world plugin lacks import cache;"),
+        ("%map: func", "unmap: func(); %map: func", "interface mapper has more: unmap: func();"),
+        ("export mapper; ", "", "world plugin lacks export mapper;"),
     ] {
         let missed = missed(from, to);
         assert!(missed.first().is_some_and(|missed| missed.starts_with(why)), "{to}: {missed:?}");

@@ -1,6 +1,6 @@
 //! Watches of kinds that are known only at run time.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api,
@@ -16,6 +16,7 @@ const PEARS: &str = "example.com/v1 Pear";
 pub(crate) async fn a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_names_another(
     scene: Scene,
 ) -> Result<()> {
+    clear(&scene).await?;
     let (mut host, gala) = served_by(&scene, "pointing").await?;
     gala.create_with("example.com/v1/Pear", 1).await?;
     counts(&gala, "not cached").await?;
@@ -65,6 +66,7 @@ pub(crate) async fn a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_
 }
 
 pub(crate) async fn kinds_that_a_pattern_matches_are_observed_as_they_come_and_go(scene: Scene) -> Result<()> {
+    clear(&scene).await?;
     define(&scene, "Pear").await?;
     grow(&scene, "Pear", "williams").await?;
     let mut host = scene.with(&[Plugin::guest("following")?])?.host().await?;
@@ -93,6 +95,7 @@ pub(crate) async fn kinds_that_a_pattern_matches_are_observed_as_they_come_and_g
 }
 
 pub(crate) async fn kinds_beyond_limits_watches_are_left_out_and_named(scene: Scene) -> Result<()> {
+    clear(&scene).await?;
     define(&scene, "Pear").await?;
     define(&scene, "Plum").await?;
     grow(&scene, "Plum", "mirabelle").await?;
@@ -152,6 +155,20 @@ async fn runs(host: &mut Host, does: bool) -> Result<()> {
         let informers = host.informers().await?;
         let runs = informers.iter().any(|informer| informer["kind"] == PEARS);
         ensure!(runs == does, "{informers:?}");
+        Ok(())
+    })
+    .await
+}
+
+/// Deletes definitions that an earlier test left on this API server.
+async fn clear(scene: &Scene) -> Result<()> {
+    eventually("no fruit is defined", async || {
+        for name in ["pears.example.com", "plums.example.com"] {
+            if definitions(scene).get_opt(name).await?.is_some() {
+                definitions(scene).delete(name, &DeleteParams::default()).await?;
+                bail!("{name} is still there");
+            }
+        }
         Ok(())
     })
     .await

@@ -125,8 +125,8 @@ impl<E> Plugin<E> {
     /// with growing delay. The retry may repeat changes that the handler has handled already, so a handler must accept
     /// a change twice. What happens to these objects in the meantime is merged into their changes.
     ///
-    /// Each kind can be observed once. [`Watch::all`] and [`Watch::group`] observe kinds that nobody knows when the plugin is
-    /// built.
+    /// Each kind can be observed once. [`Watch::all`] and [`Watch::group`] also observe kinds that are
+    /// defined after the plugin was built.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Node;

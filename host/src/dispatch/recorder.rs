@@ -35,7 +35,7 @@ impl Recorder {
     /// Queues an Event. `own` is the object that is reconciled. `None` outside of a reconcile.
     ///
     /// # Errors
-    /// If the plugin may not write the Event, or if there is no such object.
+    /// If the plugin may not write the Event, or if the object does not exist.
     pub(super) fn record(&self, reader: &Reader, own: Option<&Object>, event: &Event) -> Result<(), EventError> {
         let queued = self.queue(reader, own, event);
         if queued.is_err() {

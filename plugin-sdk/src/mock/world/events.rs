@@ -62,7 +62,7 @@ enum Refusal {
     Mistake(String),
     /// The administrator does not grant it.
     Denied(String),
-    /// There is no such object.
+    /// The object does not exist.
     Missing(String),
 }
 

@@ -9,7 +9,7 @@
 //!
 //! Each file imports only files that stand before it in this list.
 //!
-//! - `sync`, `lines`, `cursor`, `hook`, `remembered`: small parts
+//! - `sync`, `lines`, `cursor`, `hook`, `remembered`, `measures`: small parts
 //! - `queue`, `record`: the keys of a controller; the calls of a plugin
 //! - `reading`, `reader`, `recorder`, `imports`: what one call reads and writes
 //! - `batch`, `pending`: changes on their way to `map` and `observe`
@@ -35,6 +35,7 @@ mod ledger;
 mod left;
 mod lines;
 mod mapper;
+mod measures;
 pub(crate) mod metrics;
 mod observing;
 mod patterns;

@@ -63,6 +63,7 @@ pub use contract::{
         host_state::Excess,
         http::{HttpCall, HttpError, HttpImports, HttpRequest, HttpResponse, MAX_HTTP_BODY},
         log::{Level, LogCall, LogImports, LogLine},
+        metrics::{MetricsCall, MetricsImports},
         random::{RandomCall, RandomImports},
         wasi::WasiCall,
     },

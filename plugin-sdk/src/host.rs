@@ -1,7 +1,8 @@
 //! The functions that the host offers, as the rest of the crate calls them.
 //!
 //! Each interface of the contract has one file: [`cache`](crate::cache), [`client`](crate::client), `clock`,
-//! [`features`](crate::features) (`host`), [`log`](crate::log) and [`random`](crate::random). [`interface!`] lists its functions there.
+//! [`features`](crate::features) (`host`), [`http`](crate::http), [`log`](crate::log), [`metrics`](crate::metrics) and
+//! [`random`](crate::random). [`interface!`] lists its functions there.
 //!
 //! The target decides where a call goes, and no trait object does. So the linker removes a function that a plugin never
 //! calls, and the function does not appear among the component's imports.

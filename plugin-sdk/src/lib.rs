@@ -69,8 +69,8 @@
 //! The allocator is an [`Arena`], unless the plugin declares its own with `#[plugin(own_allocator)]`.
 //!
 //! # Where to look
-//! - What a reconcile can call: [`Context`], [`cache`], [`client`], [`events`], [`http`], [`mod@log`], [`random`],
-//!   [`features`].
+//! - What a reconcile can call: [`Context`], [`cache`], [`client`], [`events`], [`http`], [`mod@log`], [`metrics`],
+//!   [`random`], [`features`].
 //! - What it returns: [`Outcome`] and [`Error`]. [`Conditions`] go into a status, and an [`Event`] beside it.
 //! - How a plugin describes itself: [`Plugin`], [`Controller`], [`Permission`]. [`Watch`] and [`Predicate`] select
 //!   objects and changes.
@@ -87,8 +87,8 @@
 //!
 //! - `allocator`, [`contract`], `host`: the allocator and the contract
 //! - `object`, `dynamic`, `event`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
-//! - [`cache`], [`client`], `clock`, [`events`], [`features`], [`http`], `log`, [`random`]: one file for each interface of the
-//!   host
+//! - [`cache`], [`client`], `clock`, [`events`], [`features`], [`http`], `log`, [`metrics`], [`random`]: one file for each
+//!   interface of the host
 //! - `admission`, `change`, `context`, `conversion`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return
 //! - `controller`, `plugin`, `entry`: the plugin, and its exports
 //! - [`mock`], [`prelude`]: the host for native tests, and what most plugins import
@@ -116,6 +116,7 @@ mod host;
 pub mod http;
 pub mod log;
 mod mapping;
+pub mod metrics;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod mock;
 mod object;

@@ -17,6 +17,7 @@
 //! | an observer | [`MockHost::observe`] |
 //! | a webhook | [`MockHost::review`] |
 //! | a conversion | [`MockHost::convert`] |
+//! | a metric of the plugin | [`MockHost::metric`] |
 //! | the administrator's grants | [`MockHost::assert_granted`] |
 //!
 //! ```
@@ -447,6 +448,17 @@ impl MockHost {
     /// ```
     pub fn events(&self) -> Vec<RecordedEvent> {
         self.world.events()
+    }
+
+    /// Returns the value of a sample of the plugin's own metrics, as [`metrics`](crate::metrics) shows. A histogram has the
+    /// samples `NAME_count`, `NAME_sum`, and `NAME_bucket` with the label `le`. Returns `None` if the plugin has not changed
+    /// the series. A metric without labels begins at zero.
+    ///
+    /// # Panics
+    /// Panics if the plugin does not declare such a metric, or declares other labels.
+    #[track_caller]
+    pub fn metric<const N: usize>(&self, sample: &str, labels: [(&str, &str); N]) -> Option<f64> {
+        self.world.metric(sample, &labels)
     }
 
     /// Calls the plugin once for an object of the cluster. Does not write the outcome.

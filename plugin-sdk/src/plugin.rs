@@ -19,6 +19,7 @@ use crate::{
     conversion::{self, Converts},
     exports::{ExportsAdmission, ExportsConversion, ExportsObserver},
     http::HttpPermission,
+    metrics::{Declared, Metric},
     observer::{ObserverContext, Observes},
     permission::{self, Permission},
 };
@@ -56,6 +57,7 @@ pub struct Plugin<E = ()> {
     crds: Vec<Crd>,
     config_schema: Option<fn() -> schemars::Schema>,
     http: Vec<HttpPermission>,
+    metrics: Vec<&'static dyn Metric>,
     instances: wire::InstancePolicy,
 }
 
@@ -79,6 +81,7 @@ impl<E> Plugin<E> {
             crds: Vec::new(),
             config_schema: None,
             http: Vec::new(),
+            metrics: Vec::new(),
             instances: wire::InstancePolicy::Fresh,
         }
     }
@@ -360,6 +363,12 @@ impl<E> Plugin<E> {
         self
     }
 
+    /// Adds a metric of the plugin: see [`metrics`](crate::metrics).
+    pub fn metric(mut self, metric: &'static dyn Metric) -> Self {
+        self.metrics.push(metric);
+        self
+    }
+
     /// Adds the JSON schema of the configuration to the manifest, for people.
     pub fn config_schema<C: JsonSchema>(mut self) -> Self {
         self.config_schema = Some(|| SchemaSettings::draft07().into_generator().into_root_schema_for::<C>());
@@ -485,7 +494,7 @@ impl<E> Plugin<E> {
                 .transpose()
                 .map_err(text)?,
             instances: self.instances,
-            metrics: Vec::new(),
+            metrics: self.metrics.into_iter().map(Declared::declaration).collect(),
             http: self.http.into_iter().map(HttpPermission::into_wire).collect(),
             webhooks: self.reviews.into_iter().map(Reviews::into_wire).collect::<Result<_, _>>()?,
         })

@@ -17,7 +17,8 @@
 //! - [`fair`], [`permits`], [`workqueue`]: who runs next
 //! - [`list`], [`object`], [`store`]: objects, from a response's bytes to the cache
 //! - [`informer`], [`reflector`]: what is watched, and how
-//! - [`predicate`], [`manifest`], [`references`], [`grant`]: what a plugin asks for, and what it may do
+//! - [`predicate`], [`manifest`], [`references`], [`grant`], [`series`]: what a plugin asks for, what it may do, and the values of its
+//!   metrics
 //! - [`route`], [`reads`], [`asked`], [`backlog`], [`unjudged`]: from a change to the keys that it wakes
 //! - [`diff`]: what a declared child still needs
 
@@ -48,6 +49,7 @@ pub mod references;
 pub mod reflector;
 pub mod route;
 pub mod selector;
+pub mod series;
 pub mod store;
 pub mod unjudged;
 pub mod workqueue;

@@ -73,6 +73,8 @@ pub struct Manifest {
     pub http: Vec<HttpPermission>,
     /// Webhooks of the API server that the plugin's `admission` answers. Names are unique.
     pub webhooks: Vec<Webhook>,
+    /// The plugin's own metrics. Their [families](Metric::family) are unique.
+    pub metrics: Vec<Metric>,
 }
 
 impl Manifest {
@@ -297,6 +299,42 @@ pub struct HttpPermission {
     pub plain: bool,
     /// At least one.
     pub methods: BTreeSet<String>,
+}
+
+/// The type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricType {
+    /// A number that only grows.
+    Counter,
+    /// A number.
+    Gauge,
+    /// How many observations were at most as large as each of some numbers.
+    Histogram,
+}
+
+/// A metric of the plugin itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// A counter's ends in `_total`.
+    pub name: String,
+    /// The type.
+    pub of_type: MetricType,
+    /// One sentence, for people.
+    pub help: String,
+    /// Names of labels, each once.
+    pub labels: Vec<String>,
+    /// The largest value of each bucket, in ascending order and finite. Empty unless it is a histogram.
+    pub buckets: Vec<f64>,
+}
+
+/// Its numbers are finite.
+impl Eq for Metric {}
+
+impl Metric {
+    /// Returns the name without the `_total` of a counter. OpenMetrics names a metric like this.
+    pub fn family(&self) -> &str {
+        self.name.strip_suffix("_total").unwrap_or(&self.name)
+    }
 }
 
 /// Returns `true` if a CustomResourceDefinition asks for conversion by a webhook.

@@ -70,6 +70,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
         memory_mib,
         total_memory_mib,
         watches,
+        metric_series,
         timeout_ms,
         host_calls,
         host_mib,
@@ -98,6 +99,7 @@ fn all_limits(revision: &Revision, file: &grant::Limits) -> Vec<Limit> {
         number("memoryMiB", mib(limits.memory), memory_mib.is_some()),
         number("totalMemoryMiB", mib(limits.total_memory), total_memory_mib.is_some()),
         number("watches", file.watches().get().into(), watches.is_some()),
+        number("metricSeries", file.metric_series().get().into(), metric_series.is_some()),
         some("timeoutMs", timeout_ms, "as the manifest says"),
         number("hostCalls", limits.host_calls.into(), host_calls.is_some()),
         number("hostMiB", mib(limits.host_bytes), host_mib.is_some()),
@@ -172,6 +174,10 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
         for read in &webhook.reads {
             row("  reads", &watch(read));
         }
+    }
+    for metric in &manifest.metrics {
+        let by = if metric.labels.is_empty() { "" } else { " by " };
+        row("metric", &format!("{}{by}{}", metric.name, metric.labels.join(", ")));
     }
     if let Some(schema) = &manifest.config_schema {
         row("config", schema);
@@ -326,6 +332,7 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
     let http = manifest.http.iter().map(|HttpPermission { host, port, plain, methods }| {
         json!({ "host": host.to_string(), "port": port, "plain": plain, "methods": methods })
     });
+    let metrics = manifest.metrics.iter().map(|metric| json!({ "name": metric.name, "labels": metric.labels }));
     let limits: serde_json::Map<_, _> =
         all_limits(revision, limits).into_iter().map(|limit| (limit.key.to_owned(), limit.json)).collect();
     json!({
@@ -342,6 +349,7 @@ fn as_json(revision: &Revision, size: usize, limits: &grant::Limits) -> serde_js
         "observes": manifest.observes.iter().map(watch).chain(manifest.patterns.iter().map(pattern)).collect::<Vec<_>>(),
         "permissions": permissions,
         "http": http.collect::<Vec<_>>(),
+        "metrics": metrics.collect::<Vec<_>>(),
         "configSchema": manifest.config_schema,
         "instances": manifest.instances.as_str(),
         "limits": limits,
@@ -382,6 +390,7 @@ mod tests {
         limits        memoryMiB             8
                       totalMemoryMiB        1024 (default)
                       watches               64 (default)
+                      metricSeries          1000 (default)
                       timeoutMs             as the manifest says (default)
                       hostCalls             100000 (default)
                       hostMiB               1024 (default)
@@ -400,7 +409,7 @@ mod tests {
             (json["instances"].as_str(), json["limits"].to_string().as_str()),
             (
                 Some("reuse"),
-                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"httpRequestsPerSecond":null,"maxConcurrency":null,"memoryMiB":8,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024,"watches":64}"#
+                r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"httpRequestsPerSecond":null,"maxConcurrency":null,"memoryMiB":8,"metricSeries":1000,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024,"watches":64}"#
             )
         );
     }

@@ -8,6 +8,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeSet, HashSet},
+    iter::{repeat, zip},
     sync::Arc,
     time::Duration,
 };
@@ -30,6 +31,7 @@ use super::{
     controller::{Controller, Source},
     imports::Access,
     left::log_left,
+    metrics,
     observing::{self, Observing, Shown},
     patterns::{Matched, watches},
     record::{MatchedFigures, Record},
@@ -254,6 +256,15 @@ impl Dispatch {
         let mut active = self.active.lock();
         if active.closed {
             return Ok(new.without(running));
+        }
+        let series = usize::try_from(candidate.limits.metric_series().get()).unwrap_or(usize::MAX);
+        record.measures().declare(&manifest.metrics, series);
+        let others = active.plugins.iter().filter(|(other, _)| **other != *name);
+        let others = others.filter_map(|(other, plugin)| Some((other, plugin.record.as_ref()?.measures())));
+        for (metric, other) in
+            others.flat_map(|(other, measures)| zip(measures.conflicting(&manifest.metrics), repeat(other)))
+        {
+            warn!(plugin = %name, metric, %other, "{}", metrics::CONFLICT);
         }
         let old = active.plugins.insert(name.clone(), new.clone()).unwrap_or_default();
         drop(active);

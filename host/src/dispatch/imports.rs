@@ -16,6 +16,7 @@ use pilothouse_core::{
     key::{Key, TypeMeta},
     manifest::{HttpPermission, Manifest, Permission},
     object::{Object, Subresource, Uid},
+    series::Change,
 };
 
 use super::{reader::Reader, reading::Reading, record::Record, recorder::Recorder};
@@ -26,8 +27,9 @@ use crate::{
     references::References,
     wasm::{
         CacheImports, ClientError, ClientImports, ClockImports, EventError, EventsImports, HttpError, HttpImports,
-        HttpRequest, HttpResponse, Import, Imports, KeyPage, ListPage, ListQuery, LogImports, LogLine, LogQuery, Page,
-        PatchBody, Preconditions, Propagation, Query, RandomImports, ReadError, Reason, StatusError,
+        HttpRequest, HttpResponse, Import, Imports, KeyPage, ListPage, ListQuery, LogImports, LogLine, LogQuery,
+        MetricsImports, Page, PatchBody, Preconditions, Propagation, Query, RandomImports, ReadError, Reason,
+        StatusError,
     },
     writer::{self, Closed, Fate, Writer},
 };
@@ -343,6 +345,12 @@ impl EventsImports for CallImports {
 impl LogImports for CallImports {
     fn log(&self, line: &LogLine) {
         self.access.record.log(line);
+    }
+}
+
+impl MetricsImports for CallImports {
+    fn change(&self, metric: &str, labels: &[String], change: Change) {
+        self.access.record.measure(metric, labels, change);
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! Events are counted as they happen, by [`Calls`]. What controllers hold is read at each scrape. Controllers of one name are summed up: a
 //! new one begins before the old one ends.
+//!
+//! `own` encodes the metrics that plugins declare.
+
+mod own;
 
 use std::{
     collections::BTreeMap,
@@ -31,6 +35,10 @@ const RECONCILE_TIME: [f64; 40] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5,
     1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0,
 ];
+
+/// Logged of a plugin whose metric has another type than that of another plugin.
+pub(super) const CONFLICT: &str = "another plugin exports this metric with another type: only that of the plugin whose name comes \
+                                   first is exported; rename one";
 
 /// Of `controller_runtime_reconcile_panics_total`.
 const PANICS: &str = "Reconciles in which the plugin died in the middle of its code (trap, stack, memory, table, host-calls, or decode in an \
@@ -483,7 +491,8 @@ fn records(dispatch: &Dispatch, encoder: &mut DescriptorEncoder<'_>) -> fmt::Res
     counters(encoder, "pilothouse_host_calls", "Calls from the plugin into the host, by import", imports)?;
     let dropped = records.iter().map(|record| ([("plugin", record.plugin().as_str())], record.lines_dropped()));
     let help = "Lines of the plugin's log, and about its failures, that were dropped, as they were too many over all its calls";
-    counters(encoder, "pilothouse_plugin_log_dropped", help, dropped)
+    counters(encoder, "pilothouse_plugin_log_dropped", help, dropped)?;
+    own::encode(&records, encoder)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use pilothouse_core::{
     key::Key,
     object::Object,
     quarantine::{Call, IN_A_ROW, Quarantine},
+    series::{self, Change},
 };
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -32,6 +33,7 @@ use super::{
     Observer, Parts,
     hook::{Hook, HookError},
     lines::{CALLS, LineLimit, STORMS},
+    measures::Measures,
     queue::Cause,
     remembered::Remembered,
 };
@@ -95,6 +97,7 @@ pub struct Record {
     events: Events,
     imports: CallCounts,
     remembered: Remembered,
+    measures: Measures,
     lines: LineLimit,
     /// Lines about reconcile storms.
     storms: LineLimit,
@@ -142,6 +145,7 @@ impl Record {
             events: parts.events.clone(),
             imports: Default::default(),
             remembered: Remembered::new(memory),
+            measures: Measures::default(),
             lines: LineLimit::new(CALLS),
             storms: LineLimit::new(STORMS),
             fence,
@@ -220,6 +224,21 @@ impl Record {
     /// Counts a call of an import.
     pub(super) fn imported(&self, import: Import) {
         self.imports.add(import);
+    }
+
+    /// The plugin's own metrics.
+    pub(super) fn measures(&self) -> &Measures {
+        &self.measures
+    }
+
+    /// Changes a metric of the plugin. Logs the first change of each sort that cannot be.
+    pub(super) fn measure(&self, metric: &str, labels: &[String], change: Change) {
+        if let Some(why) = self.measures.change(metric, labels, change)
+            && self.may_log()
+        {
+            let (metric, why) = (&metric[..metric.floor_char_boundary(series::MAX_VALUE)], why.why());
+            warn!(plugin = %self.plugin, metric, why, "a change of a metric is dropped; further ones of this sort are only counted");
+        }
     }
 
     /// Logs a line of the plugin in the current span, unless its limit of lines is used up.

@@ -115,6 +115,7 @@ async fn describe_gives_the_manifest() {
             instances: Policy::Fresh,
             http: Vec::new(),
             webhooks: Vec::new(),
+            metrics: Vec::new(),
         }
     );
     assert_eq!(revision.deadline("apples"), Some(Duration::from_millis(1500)));

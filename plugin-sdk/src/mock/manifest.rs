@@ -8,7 +8,9 @@ use super::{
     predicate,
     selector::{FieldSelector, Selector, is_label_key},
 };
-use crate::contract::exports::pilothouse::plugin::controller::{Controller, Manifest, Mapping, Test, Watch};
+use crate::contract::exports::pilothouse::plugin::controller::{
+    Controller, Manifest, Mapping, MetricType, Test, Watch,
+};
 
 /// Iterates over all watches of a manifest that are not patterns by their place: all but what is observed.
 pub(super) fn named_watches(manifest: &Manifest) -> impl Iterator<Item = &Watch> {
@@ -46,6 +48,7 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
     }
     check_webhooks(manifest)?;
     check_http(manifest)?;
+    check_metrics(manifest)?;
     let observed = manifest.observes.iter().try_for_each(check_observed);
     observed
         .and_then(|()| reviewed(manifest).try_for_each(check_watch))
@@ -96,6 +99,57 @@ fn check_webhooks(manifest: &Manifest) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn check_metrics(manifest: &Manifest) -> Result<(), String> {
+    if manifest.metrics.len() > 64 {
+        return Err("the plugin has more than 64 metrics".to_owned());
+    }
+    let mut families = BTreeSet::new();
+    for metric in &manifest.metrics {
+        let name = &metric.name;
+        if !is_metric_name(name) {
+            return Err(format!(
+                "{name:?} is not a valid name of a metric: use at most 128 letters, digits and _, and begin with no digit"
+            ));
+        }
+        let family = match (metric.of_type, name.strip_suffix("_total")) {
+            (MetricType::Counter, None) => {
+                return Err(format!("the counter {name:?} must end in _total"));
+            }
+            (MetricType::Counter, Some(family)) => family,
+            (MetricType::Gauge | MetricType::Histogram, _) => name.as_str(),
+        };
+        let suffixes = ["_total", "_sum", "_count", "_bucket", "_created"];
+        if let Some(suffix) = suffixes.iter().find(|suffix| family.ends_with(*suffix)) {
+            return Err(format!("the metric {name:?} must not end in {suffix}"));
+        }
+        if !families.insert(family) {
+            return Err(format!("two metrics are named {family:?}, perhaps with _total"));
+        }
+        let labels: BTreeSet<_> = metric.labels.iter().collect();
+        let fits =
+            |label: &str| is_metric_name(label) && label != "plugin" && label != "le" && !label.starts_with("__");
+        if labels.len() < metric.labels.len() || labels.len() > 8 || !labels.iter().all(|label| fits(label)) {
+            return Err(format!(
+                "the metric {name:?} has the labels {labels:?}: use at most 8 names of letters, digits and _, each once, and none of \
+                 plugin, le and __*"
+            ));
+        }
+        let buckets: Result<Vec<f64>, _> = metric.buckets.iter().map(|bucket| bucket.parse::<f64>()).collect();
+        let is_ascending = |buckets: &Vec<f64>| {
+            buckets.iter().all(|bucket| bucket.is_finite()) && buckets.is_sorted_by(|one, next| one < next)
+        };
+        if !buckets.is_ok_and(|buckets| buckets.len() <= 32 && is_ascending(&buckets)) {
+            return Err(format!("the histogram {name:?} needs at most 32 finite buckets, in ascending order"));
+        }
+    }
+    Ok(())
+}
+
+fn is_metric_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !name.is_empty() && name.len() <= 128 && name.chars().all(fits) && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
 fn is_method(method: &str) -> bool {

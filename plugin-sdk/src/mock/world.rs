@@ -11,6 +11,7 @@ mod events;
 mod finalizer;
 mod http;
 mod log;
+mod metrics;
 mod random;
 mod view;
 mod wakes;
@@ -93,6 +94,7 @@ struct State {
     lines: Vec<LogLine>,
     now: Timestamp,
     random: Random,
+    series: metrics::Series,
     /// Counts changes. It is the resourceVersion of the latest.
     version: u64,
     uids: u64,
@@ -125,6 +127,7 @@ impl World {
             lines: Vec::new(),
             now: "2026-01-01T00:00:00Z".parse().expect("a time in RFC 3339"),
             random: Random::default(),
+            series: metrics::Series::new(),
             version: 0,
             uids: 0,
             asks: 0,
@@ -140,6 +143,7 @@ impl World {
         let call = || with_mock(&crate::events::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::http::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::log::import::MOCK, self.clone(), call);
+        let call = || with_mock(&crate::metrics::import::MOCK, self.clone(), call);
         let call = || with_mock(&crate::random::import::MOCK, self.clone(), call);
         self.features.serve(call)
     }

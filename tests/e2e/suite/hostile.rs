@@ -18,12 +18,13 @@ use pilothouse_e2e::{
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::{http::FarEnd, reads::put};
+use crate::{http::FarEnd, metrics::exposed, reads::put};
 
 /// Guests that fail on `bad-1` and `bad-2`, each with its log messages for the two objects.
-const HOSTILE: [(&str, [&str; 2]); 15] = [
+const HOSTILE: [(&str, [&str; 2]); 16] = [
     ("asking", [LATE; 2]),
     ("flooding_http", [LATE; 2]),
+    ("flooding_metrics", [LATE; 2]),
     ("flooding_requests", [LATE; 2]),
     ("flooding_writes", [LATE; 2]),
     ("garbling", ["plugin passed text that is not valid: invalid utf-8"; 2]),
@@ -161,6 +162,34 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_server_with_batches_cos
     scene: Scene,
 ) -> Result<()> {
     floods(&scene, "flooding_batches").await
+}
+
+/// Each call of the guest ends at its deadline, and the metrics that it has changed stay.
+pub(crate) async fn invariant_12_a_plugin_that_floods_the_host_with_series_has_a_thousand_of_them(
+    scene: Scene,
+) -> Result<()> {
+    let (mut host, elsewhere) = serves_beside_myapple(&scene, confined("flooding_metrics", &scene.namespace)?).await?;
+    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
+    try_join_all(bad.iter().map(async |apple| apple.create(1).await.map(drop))).await?;
+    let served = async {
+        others_go_on(&mut host, &other_apples(&scene, &elsewhere)).await?;
+        failed(&host, &scene.namespace, [LATE; 2]).await?;
+        host.warns(&["a change of a metric is dropped", "flooding-metrics", "too many series"]).await?;
+        let plugin = ("plugin", "flooding-metrics");
+        let metrics = exposed(&mut host).await?;
+        let series = metrics.sum("pilothouse_plugin_metric_series", &[plugin]);
+        ensure!(series == 1000.0, "it has {series} series");
+        for reason in ["undeclared", "type", "labels", "value", "series"] {
+            let dropped = metrics.sum("pilothouse_plugin_metric_changes_dropped_total", &[plugin, ("reason", reason)]);
+            ensure!(dropped > 0.0, "nothing was dropped as {reason}");
+        }
+        let exported = metrics.values("plugin_flood_total", "a").len();
+        ensure!((1..=1000).contains(&exported), "{exported} values of its label are exported");
+        let longest = metrics.values("plugin_flood_level", "a").iter().map(String::len).max();
+        ensure!(longest.is_some_and(|longest| longest <= 128), "a label value has {longest:?} bytes");
+        Ok(())
+    };
+    while_they_fail(&bad, served).await
 }
 
 /// 128 objects of the guest are reconciled at once while another plugin's objects are served. The guest never gets more than its share of
@@ -661,7 +690,7 @@ fn confined(guest: &str, namespace: &str) -> Result<Plugin> {
     let plugin = Plugin::guest(guest)?.confined_to(namespace);
     // Its deadline must end it, however fast the host is.
     let asks_on = json!({"hostCalls": 1_000_000_000, "hostMiB": 1_000_000});
-    if ["asking", "flooding_http"].contains(&guest) { plugin.limited(&asks_on) } else { Ok(plugin) }
+    if ["asking", "flooding_http", "flooding_metrics"].contains(&guest) { plugin.limited(&asks_on) } else { Ok(plugin) }
 }
 
 /// Does the same with the guest `asking` under these limits. The log has these messages for both objects.

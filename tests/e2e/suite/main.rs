@@ -19,6 +19,7 @@ mod hostile;
 mod http;
 mod instances;
 mod kubectl;
+mod metrics;
 mod outages;
 mod pod;
 mod proxies;
@@ -143,6 +144,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_floods_the_server_with_batches_costs_nobody_else_anything,
             invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything,
             invariant_12_a_plugin_that_asks_for_other_watches_in_each_call_costs_nobody_else_anything,
+            invariant_12_a_plugin_that_floods_the_host_with_series_has_a_thousand_of_them,
             invariant_8_a_plugin_that_traps_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_memory_costs_itself_one_call,
             invariant_8_a_plugin_that_exhausts_a_table_costs_itself_one_call,
@@ -162,6 +164,10 @@ fn main() -> ExitCode {
             invariant_7_requests_reach_only_the_servers_that_are_granted,
         }
         instances { an_instance_that_is_kept_remembers_and_that_of_another_revision_does_not }
+        metrics {
+            a_plugins_metrics_are_exported_until_it_is_removed,
+            plugins_that_disagree_about_a_metric_leave_the_exposition_valid,
+        }
         kubectl {
             kubectl_sees_and_steers_everything,
             kubectl_works_with_the_development_server,

@@ -82,6 +82,9 @@ pub struct Limits {
     /// Watches at the API server that the plugin's manifest may cause.
     #[serde(deserialize_with = "given")]
     pub watches: Option<NonZeroU32>,
+    /// Series of the plugin's own metrics: 1 to 10000.
+    #[serde(rename = "metricSeries", deserialize_with = "series")]
+    pub metric_series: Option<NonZeroU32>,
     /// Deadline of one call, in milliseconds.
     #[serde(rename = "timeoutMs", deserialize_with = "given")]
     pub timeout_ms: Option<NonZeroU32>,
@@ -124,10 +127,21 @@ pub struct Limits {
 /// cache.
 const WATCHES: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
 
+/// Default number of series of a plugin's own metrics. Each scrape writes all of them.
+const METRIC_SERIES: NonZeroU32 = NonZeroU32::new(1000).expect("it is not 0");
+
+/// Largest number of series that an administrator may allow: Prometheus recommends to stay far below it.
+const MAX_METRIC_SERIES: u32 = 10_000;
+
 impl Limits {
     /// Returns the number of watches that the manifest may cause.
     pub fn watches(&self) -> NonZeroU32 {
         self.watches.unwrap_or(WATCHES)
+    }
+
+    /// Returns the number of series that the plugin's own metrics may have.
+    pub fn metric_series(&self) -> NonZeroU32 {
+        self.metric_series.unwrap_or(METRIC_SERIES)
     }
 
     /// Returns the plugin's share of the guests' threads.
@@ -166,6 +180,14 @@ fn weight<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::E
         return Err(D::Error::custom(format_args!("{weight} is no weight: it is 1 to {}", fair::MAX_WEIGHT)));
     }
     Ok(Some(weight))
+}
+
+fn series<'de, D: Deserializer<'de>>(text: D) -> Result<Option<NonZeroU32>, D::Error> {
+    let series = NonZeroU32::deserialize(text)?;
+    if series.get() > MAX_METRIC_SERIES {
+        return Err(D::Error::custom(format_args!("{series} series are too many: it is 1 to {MAX_METRIC_SERIES}")));
+    }
+    Ok(Some(series))
 }
 
 /// No queue hands out keys faster than this anyway.

@@ -292,7 +292,7 @@ grants:
     namespaces: [default]
     names: [web]
 limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, hostCalls: 1000, hostMiB: 16, reuse: false, maxConcurrency: 2, cpuWeight: 50, cpuMilli: 250,
-          reconcilesPerSecond: 4, requestsPerSecond: 20, httpRequestsPerSecond: 10, backoffBaseMs: 100, backoffCapMs: 60000 }
+          reconcilesPerSecond: 4, requestsPerSecond: 20, httpRequestsPerSecond: 10, metricSeries: 500, backoffBaseMs: 100, backoffCapMs: 60000 }
 ";
     let expected = AdminFile {
         enabled: false,
@@ -312,6 +312,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
             memory_mib: Some(64.try_into().unwrap()),
             total_memory_mib: Some(256.try_into().unwrap()),
             watches: Some(128.try_into().unwrap()),
+            metric_series: Some(500.try_into().unwrap()),
             timeout_ms: Some(500.try_into().unwrap()),
             host_calls: Some(1000.try_into().unwrap()),
             host_mib: Some(16.try_into().unwrap()),
@@ -340,7 +341,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
         "grants": [{"apiVersion": "apps/v1", "kind": "Deployment/scale", "verbs": ["read", "patch"], "namespaces": ["default"], "names": ["web"]}],
         "webhooks": ["images"],
         "limits": {"memoryMiB": 64, "totalMemoryMiB": 256, "watches": 128, "timeoutMs": 500, "hostCalls": 1000, "hostMiB": 16, "reuse": false, "maxConcurrency": 2, "cpuWeight": 50, "cpuMilli": 250,
-                   "reconcilesPerSecond": 4, "requestsPerSecond": 20, "httpRequestsPerSecond": 10, "backoffBaseMs": 100, "backoffCapMs": 60000},
+                   "reconcilesPerSecond": 4, "requestsPerSecond": 20, "httpRequestsPerSecond": 10, "metricSeries": 500, "backoffBaseMs": 100, "backoffCapMs": 60000},
     });
     assert_eq!(serde_json::from_value::<AdminFile>(as_json).unwrap(), expected);
 }
@@ -520,11 +521,11 @@ fn what_a_file_gets_wrong_is_named() {
       | ^ unknown field `enable`, expected one of enabled, identity, config, grants, http, webhooks, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
-    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs
+    error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, metricSeries, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs
      --> <input>:1:11
       |
     1 | limits: { memoryMB: 1 }
-      |           ^ unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs
+      |           ^ unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, metricSeries, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs
     ");
     assert_snapshot!(wrong("limits: { cpuWeight: 10001 }"), @r"
     error: line 1 column 22: 10001 is no weight: it is 1 to 10000

@@ -23,6 +23,7 @@ use crate::{
     selector,
 };
 
+mod metrics;
 mod watches;
 mod webhooks;
 
@@ -119,6 +120,8 @@ impl raw::Manifest {
             .filter_map(|(place, asked)| asked.check(&format!("http[{place}]"), &mut problems))
             .collect();
 
+        let metrics = metrics::check_metrics(self.metrics, &mut problems);
+
         let manifest = Manifest {
             version: self.version,
             description: self.description,
@@ -132,6 +135,7 @@ impl raw::Manifest {
             instances: self.instances,
             http,
             webhooks,
+            metrics,
         };
         check_totals(&manifest, &mut problems);
         // A permission that could not be read may be the one that seems to be missing.

@@ -1,6 +1,6 @@
 //! A manifest as the plugin's `describe` returned it: the records of `wit/controller.wit`, unchecked.
 
-use super::{FailurePolicy, Policy, Verb, WebhookRule, WebhookType};
+use super::{FailurePolicy, MetricType, Policy, Verb, WebhookRule, WebhookType};
 use crate::object::Subresource;
 
 /// The record `manifest`.
@@ -18,6 +18,7 @@ pub struct Manifest {
     pub instances: Policy,
     pub http: Vec<HttpPermission>,
     pub webhooks: Vec<Webhook>,
+    pub metrics: Vec<Metric>,
 }
 
 /// The record `controller`.
@@ -136,6 +137,17 @@ pub struct Webhook {
     pub match_conditions: Vec<(String, String)>,
     pub reinvoke: bool,
     pub reads: Vec<Watch>,
+}
+
+/// The record `metric`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "wit/controller.wit says it")]
+pub struct Metric {
+    pub name: String,
+    pub of_type: MetricType,
+    pub help: String,
+    pub labels: Vec<String>,
+    pub buckets: Vec<String>,
 }
 
 /// The record `type-meta`.

@@ -86,6 +86,69 @@ fn servers_are_named_by_host_port_and_methods() {
 }
 
 #[test]
+fn metrics_have_names_that_openmetrics_allows() {
+    let metric = |of_type, name: &str, labels: &[&str], buckets: &[&str]| raw::Metric {
+        name: name.to_owned(),
+        of_type,
+        help: "Apples.".to_owned(),
+        labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+        buckets: buckets.iter().map(|bucket| (*bucket).to_owned()).collect(),
+    };
+    use MetricType::{Counter, Gauge, Histogram};
+    let mut manifest = apples();
+    manifest.metrics = vec![
+        metric(Counter, "apples_total", &["color"], &[]),
+        metric(Gauge, "_size2", &[], &[]),
+        metric(Histogram, "took_seconds", &[], &["-1", "0.25", "1e3"]),
+        metric(Histogram, "usual", &[], &[]),
+    ];
+    let checked = manifest.check().unwrap().metrics;
+    let shown = |metric: &Metric| (metric.family().to_owned(), metric.buckets.len());
+    assert_eq!(
+        checked.iter().map(shown).collect::<Vec<_>>(),
+        [("apples".to_owned(), 0), ("_size2".to_owned(), 0), ("took_seconds".to_owned(), 3), ("usual".to_owned(), 11)]
+    );
+    assert_snapshot!(changed(|manifest| {
+        manifest.metrics = vec![
+            metric(Counter, "apples", &[], &[]),
+            metric(Gauge, "apples_count", &[], &[]),
+            metric(Counter, "apples_total", &["le", "plugin", "__name__", "a", "a", "1", "a-b"], &[]),
+            metric(Gauge, "a\n# HELP b", &[], &[]),
+            metric(Gauge, "", &["a", "b", "c", "d", "e", "f", "g", "h", "i"], &["1"]),
+            metric(Histogram, "took", &[], &["1", "1", "x", "NaN", "+Inf"]),
+            metric(Histogram, &"x".repeat(129), &[], &[]),
+        ];
+    }), @r#"
+    the plugin's manifest cannot be used
+      metrics[0].name: "apples" must end in `_total`, as it is a counter
+      metrics[1].name: "apples_count" must not end in `_count`, which Prometheus adds to names of counters and histograms
+      metrics[2].labels[0]: "le" is reserved: choose another name
+      metrics[2].labels[1]: "plugin" is reserved: choose another name
+      metrics[2].labels[2]: "__name__" is reserved: choose another name
+      metrics[2].labels[4]: "a" is there already
+      metrics[2].labels[5]: "1" must be 1 to 128 letters, digits and `_`, and begin with no digit
+      metrics[2].labels[6]: "a-b" must be 1 to 128 letters, digits and `_`, and begin with no digit
+      metrics[2].name: "apples_total" names another metric already, perhaps with `_total`
+      metrics[3].name: "a\n# HELP b" must be 1 to 128 letters, digits and `_`, and begin with no digit
+      metrics[4].name: "" must be 1 to 128 letters, digits and `_`, and begin with no digit
+      metrics[4].labels: has 9 entries; at most 8 are taken
+      metrics[4].buckets: must be empty: only a histogram has buckets
+      metrics[5].buckets[1]: "1" is not larger than the bucket before it
+      metrics[5].buckets[2]: "x" is not a number such as 0.25
+      metrics[5].buckets[3]: "NaN" is not finite; the last bucket is always infinite
+      metrics[5].buckets[4]: "+Inf" is not finite; the last bucket is always infinite
+      metrics[6].name: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"… must be 1 to 128 letters, digits and `_`, and begin with no digit
+    "#);
+    assert_eq!(
+        changed(|manifest| {
+            let all = (0..65).map(|n| metric(Gauge, &format!("m{n}"), &[], &[]));
+            manifest.metrics = all.collect();
+        }),
+        "the plugin's manifest cannot be used: metrics: has 65 entries; at most 64 are taken"
+    );
+}
+
+#[test]
 fn what_all_controllers_ask_for_together_is_bounded() {
     let many = |controllers: usize, change: &dyn Fn(&mut raw::Controller)| {
         let mut manifest = apples();
@@ -203,6 +266,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
     };
     let manifest = Manifest {
         webhooks: Vec::new(),
+        metrics: Vec::new(),
         version: "0.1.0".to_owned(),
         description: "Keeps ConfigMaps for apples.".to_owned(),
         controllers: vec![Controller {

@@ -63,6 +63,7 @@ impl Scene {
         };
         let manifest = Manifest {
             webhooks: Vec::new(),
+            metrics: Vec::new(),
             version: String::new(),
             description: String::new(),
             controllers: Vec::new(),

@@ -16,6 +16,7 @@ pub(crate) mod host;
 pub(crate) mod host_state;
 pub(crate) mod http;
 pub(crate) mod log;
+pub(crate) mod metrics;
 pub(crate) mod random;
 pub(crate) mod wasi;
 
@@ -109,6 +110,7 @@ contract! {
     Host(HostCall) in host;
     Http(HttpCall) in http;
     Log(LogCall) in log;
+    Metrics(MetricsCall) in metrics;
     Random(RandomCall) in random;
 }
 
@@ -143,6 +145,7 @@ pub trait Imports:
     + events::EventsImports
     + http::HttpImports
     + log::LogImports
+    + metrics::MetricsImports
     + random::RandomImports
     + Send
     + Sync

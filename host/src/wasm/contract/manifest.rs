@@ -1,7 +1,8 @@
 //! Converts the manifest from the contract's records to the core's.
 
 use pilothouse_core::manifest::{
-    FailurePolicy, Invalid, Manifest, Mapping, Operation, Policy, Problem, Verb, WebhookRule, WebhookType, raw,
+    FailurePolicy, Invalid, Manifest, Mapping, MetricType, Operation, Policy, Problem, Verb, WebhookRule, WebhookType,
+    raw,
 };
 
 use super::{
@@ -16,10 +17,6 @@ use super::{
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
-    if !manifest.metrics.is_empty() {
-        let what = "this host does not export metrics of plugins; declare none".to_owned();
-        return Err(Invalid { problems: vec![Problem { at: "metrics".to_owned(), what }] });
-    }
     raw::Manifest {
         version: manifest.version,
         description: manifest.description,
@@ -35,6 +32,7 @@ pub(crate) fn from_wit(manifest: wit::Manifest) -> Result<Manifest, Invalid> {
         },
         http: manifest.http.into_iter().map(http_permission).collect(),
         webhooks: manifest.webhooks.into_iter().map(webhook).collect(),
+        metrics: manifest.metrics.into_iter().map(metric).collect(),
     }
     .check()
 }
@@ -174,6 +172,20 @@ fn webhook_rule(rule: wit::WebhookRule) -> WebhookRule {
         api_versions: rule.api_versions,
         resources: rule.resources,
         operations: rule.operations.into_iter().map(operation).collect(),
+    }
+}
+
+fn metric(metric: wit::Metric) -> raw::Metric {
+    raw::Metric {
+        name: metric.name,
+        of_type: match metric.of_type {
+            wit::MetricType::Counter => MetricType::Counter,
+            wit::MetricType::Gauge => MetricType::Gauge,
+            wit::MetricType::Histogram => MetricType::Histogram,
+        },
+        help: metric.help,
+        labels: metric.labels,
+        buckets: metric.buckets,
     }
 }
 

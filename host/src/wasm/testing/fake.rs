@@ -14,12 +14,13 @@ use pilothouse_core::{
     event::Event,
     key::{Key, TypeMeta},
     object::{Object, Subresource},
+    series::Change,
 };
 
 use super::super::{
     CacheImports, ClientError, ClientImports, ClockImports, EventError, EventsImports, HttpError, HttpImports,
     HttpRequest, HttpResponse, Import, Imports, KeyPage, Limits, ListPage, ListQuery, LogImports, LogLine, LogQuery,
-    Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError, Request,
+    MetricsImports, Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError, Request,
     contract::imports::host_state::HostState, memory::PluginMemory,
 };
 
@@ -66,6 +67,8 @@ pub(crate) struct Fake {
     /// Requests to other servers, and their deadlines. They are answered with 200 and `body`.
     pub(crate) sent: Mutex<Vec<(String, Duration)>>,
     pub(crate) body: Vec<u8>,
+    /// Changes of metrics: name, label values, change.
+    pub(crate) changes: Mutex<Vec<(String, Vec<String>, Change)>>,
     /// The imports that were called, in order.
     pub(crate) calls: Mutex<Vec<Import>>,
 }
@@ -170,6 +173,12 @@ impl EventsImports for Fake {
 impl LogImports for Fake {
     fn log(&self, line: &LogLine) {
         self.lines.lock().push(line.clone());
+    }
+}
+
+impl MetricsImports for Fake {
+    fn change(&self, metric: &str, labels: &[String], change: Change) {
+        self.changes.lock().push((metric.to_owned(), labels.to_vec(), change));
     }
 }
 

@@ -9,14 +9,15 @@ use pilothouse::{
     wasm::{
         CacheImports, Children, ClientError, ClientImports, ClockImports, Compiled, Engine, EventError, EventsImports,
         HttpError, HttpImports, HttpRequest, HttpResponse, Imports, KeyPage, Limits, ListPage, ListQuery, LogImports,
-        LogQuery, Outcome, Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports, ReadError,
-        Request, Revision,
+        LogQuery, MetricsImports, Outcome, Page, PatchBody, Phase, Preconditions, Propagation, Query, RandomImports,
+        ReadError, Request, Revision,
     },
 };
 use pilothouse_core::{
     event::Event,
     key::{Key, TypeMeta},
     object::{Object, Subresource},
+    series::Change,
 };
 use pilothouse_e2e::Plugin;
 use serde_json::{Value, json};
@@ -166,6 +167,10 @@ impl EventsImports for Cached {
 }
 
 impl LogImports for Cached {}
+
+impl MetricsImports for Cached {
+    fn change(&self, _: &str, _: &[String], _: Change) {}
+}
 
 impl RandomImports for Cached {}
 

@@ -1,8 +1,10 @@
-//! Small plugins in other languages, built by stock toolchains without flags or stubs: `make test-languages`.
+//! Plugins in other languages, built by their SDKs and stock toolchains: `make test-languages`.
 //!
 //! A toolchain is installed into `target/languages`. Where that cannot be done, the test is ignored and says why.
 
+mod hellos;
 mod probes;
+mod sdks;
 mod toolchains;
 
 use std::process::ExitCode;
@@ -16,6 +18,12 @@ fn main() -> ExitCode {
             javascript_prints_tells_the_time_draws_numbers_and_throws,
             rust_for_wasip2_prints_tells_the_time_draws_numbers_and_panics,
             go_prints_tells_the_time_draws_numbers_and_panics,
+        }
+        hellos {
+            python_greets,
+        }
+        sdks {
+            python_passes_its_tests_and_can_be_published,
         }
     })
 }

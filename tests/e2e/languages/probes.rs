@@ -11,8 +11,12 @@ use serde_json::{Value, json};
 use crate::toolchains;
 
 pub(crate) async fn python_prints_tells_the_time_draws_numbers_and_raises(scene: Scene) -> Result<()> {
-    let probe = Probe::start(&scene, toolchains::python()?).await?;
-    probe.fails(&scene, "ValueError: no apples left").await?;
+    let probe = Probe::start(&scene, toolchains::python("tests/languages/python")?).await?;
+    probe.fails(&scene, "ValueError: no apples left, at probe.py:").await?;
+    probe
+        .host
+        .logs(&["Traceback (most recent call last)", "ValueError: no apples left", "\"plugin\":\"probe\""])
+        .await?;
     for result in &probe.results {
         ensure!(result["slept"] == 3600.0 && result["environment"] == 0, "{result}");
         ensure!(result["files"] == "FileNotFoundError" && result["network"] == "PermissionError", "{result}");

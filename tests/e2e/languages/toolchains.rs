@@ -4,38 +4,59 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use pilothouse_e2e::suite::NotHere;
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 const COMPONENTIZE_JS: &str = "0.23.0";
-const COMPONENTIZE_PY: &str = "0.25.1";
 
-/// Returns the component of `tests/languages/python`.
-pub(crate) fn python() -> Result<Vec<u8>> {
-    let folder = folder(&format!("python-{COMPONENTIZE_PY}"))?;
-    let tool = folder.join("bin/componentize-py");
-    if !tool.is_file() {
-        let package = format!("componentize-py=={COMPONENTIZE_PY}");
-        let installed = run(Command::new("python3").args(["-m", "venv"]).arg(&folder))
-            .and_then(|()| run(Command::new(folder.join("bin/pip")).args(["install", "--quiet", &package])));
-        if installed.is_err() {
-            bail!(NotHere("python3 with venv and pip, or its package index, is not here"));
-        }
-    }
-    fs::copy(root().join("tests/languages/python/probe.py"), folder.join("probe.py"))
-        .context("cannot copy the source")?;
-    let component = folder.join("probe.wasm");
-    run(Command::new(tool)
-        .current_dir(&folder)
-        .arg("--wit-path")
-        .arg(root().join("wit"))
-        .args(["--world", "plugin", "componentize", "probe", "--output"])
+/// Returns the component that the SDK for Python builds of a project.
+pub(crate) fn python(project: &str) -> Result<Vec<u8>> {
+    let component = folder("components")?.join(format!("{}-python.wasm", file_name(project)));
+    run(Command::new(python_sdk()?)
+        .current_dir(root().join(project))
+        .args(["-m", "pilothouse.build", "--output"])
         .arg(&component))?;
     fs::read(&component).context("cannot read the component")
+}
+
+/// Runs the tests of a project in Python.
+pub(crate) fn python_tests(project: &Path) -> Result<()> {
+    run(Command::new(python_sdk()?).current_dir(project).args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]))
+}
+
+/// Builds the packages of the SDK for Python, and checks them as its registry would.
+pub(crate) fn python_packages() -> Result<()> {
+    let (python, folder) = (python_sdk()?, folder("python-packages")?);
+    fs::remove_dir_all(&folder).context("cannot remove old packages")?;
+    run(Command::new(&python).args(["-m", "build", "--outdir"]).arg(&folder).arg(root().join("sdks/python")))?;
+    let packages = fs::read_dir(&folder).context("there are no packages")?;
+    let packages: Vec<_> = packages.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    run(Command::new(&python).args(["-m", "twine", "check", "--strict"]).args(packages))
+}
+
+/// Returns the Python of an environment with the SDK of this checkout, and what its tests need.
+fn python_sdk() -> Result<PathBuf> {
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder("python-sdk")?;
+    let python = folder.join("bin/python");
+    if !folder.join("bin/twine").is_file() {
+        let installed = run(Command::new("python3").args(["-m", "venv"]).arg(&folder)).and_then(|()| {
+            let mut pip = Command::new(&python);
+            pip.args(["-m", "pip", "install", "--quiet", "pytest", "build", "twine", "--editable"]);
+            run(pip.arg(root().join("sdks/python")))
+        });
+        if let Err(error) = installed {
+            eprintln!("{error:#}");
+            bail!(NotHere("python3.11 with venv and pip, or its package index, is not here"));
+        }
+    }
+    Ok(python)
 }
 
 /// Returns the component of `tests/languages/javascript`.
@@ -115,7 +136,54 @@ pub(crate) fn rust() -> Result<Vec<u8>> {
     fs::read(target().join(TARGET).join("guest/examples/probing.wasm")).context("cannot read the component")
 }
 
-fn root() -> PathBuf {
+/// Fails unless `pilothouse inspect` accepts a component and says `what` of it.
+pub(crate) fn inspected(component: &[u8], what: &str) -> Result<()> {
+    let file = folder("components")?.join("inspected.wasm");
+    fs::write(&file, component).context("cannot write the component")?;
+    let said = output(Command::new(pilothouse_e2e::host::binary()?).arg("inspect").arg(&file))?;
+    ensure!(said.contains(what), "{said}");
+    Ok(())
+}
+
+/// Expands a template of `pilothouse new`, and returns the folder of the project.
+pub(crate) fn template(language: &str, sdk: &str) -> Result<PathBuf> {
+    const NAMES: [(&str, &str); 7] = [
+        ("{{name}}", "my-site"),
+        ("{{crate}}", "my_site"),
+        ("{{kind}}", "MySite"),
+        ("{{group}}", "example.com"),
+        ("{{version}}", "v1"),
+        ("{{plural}}", "mysites"),
+        ("{{singular}}", "mysite"),
+    ];
+    let expanded =
+        |text: String| NAMES.iter().fold(text, |text, (from, to)| text.replace(from, to)).replace("{{sdk}}", sdk);
+    let (from, to) = (root().join("templates").join(language), folder(&format!("template-{language}"))?);
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(from.join(&folder)).context("there is no such template")? {
+            let (name, path) = {
+                let entry = entry?;
+                (folder.join(entry.file_name()), entry.path())
+            };
+            if path.is_dir() {
+                folders.push(name);
+                continue;
+            }
+            let target = to.join(expanded(name.to_string_lossy().into_owned()));
+            fs::create_dir_all(target.parent().context("no folder")?)?;
+            fs::write(&target, expanded(fs::read_to_string(&path)?))
+                .with_context(|| format!("cannot write {}", target.display()))?;
+        }
+    }
+    Ok(to)
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -132,11 +200,16 @@ fn folder(tool: &str) -> Result<PathBuf> {
 
 /// Runs a command to its end.
 fn run(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+/// Runs a command to its end, and returns what it printed.
+fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {program}"))?;
+    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).trim().to_owned()).join("\n");
     if !output.status.success() {
-        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).trim().to_owned());
-        bail!("{program} ended with {}: {}", output.status, said.join("\n").trim());
+        bail!("{program} ended with {}: {}", output.status, said.trim());
     }
-    Ok(())
+    Ok(said)
 }

@@ -9,60 +9,40 @@ import time
 import uuid
 from datetime import datetime, timezone
 
-from componentize_py_types import Err
-from wit_world import exports
-from wit_world.exports import controller
-from wit_world.exports.controller import (
-    Children_Unchanged,
-    Failure,
-    InstancePolicy,
-    Manifest,
-    Outcome,
-    Permission,
-    Request,
-    Verb,
-    Watch,
-    Watches_Unchanged,
-)
-from wit_world.imports.types import TypeMeta
-
-CONFIG_MAPS = TypeMeta("v1", "ConfigMap")
+from pilothouse import Context, Error, Object, Plugin
 
 
-class Controller(exports.Controller):
-    def describe(self, config: str) -> Manifest:
-        print("described at", time.time())
-        watch = Watch(CONFIG_MAPS, [], [], [], None, None, False, [], False, [])
-        maps = controller.Controller("maps", watch, [], [], [], 1, None, None, None)
-        permissions = [Permission(CONFIG_MAPS, None, [Verb.READ], [], [])]
-        description = "A probe in Python."
-        return Manifest("0.1.0", description, [maps], [], [], permissions, [], None, InstancePolicy.FRESH, [], [], [])
+def plugin(config: Object) -> Plugin:
+    print("described at", time.time())
+    probe = Plugin("A probe in Python.", instances="fresh")
+    probe.controller("v1/ConfigMap", name="maps", status=False)(reconcile)
+    return probe
 
-    def reconcile(self, config: str, request: Request) -> Outcome:
-        data = json.loads(request.object).get("data", {})
-        if "probe" not in data:
-            return Outcome(Children_Unchanged(), None, None, Watches_Unchanged(), [])
-        print("a warning", file=sys.stderr)
-        if data["fail"] == "returned":
-            raise Err(Failure("no pears left", False, None, []))
-        if data["fail"] == "thrown":
-            raise ValueError("no apples left")
-        before = time.monotonic()
-        time.sleep(3600)
-        result = {
-            "time": time.time(),
-            "year": datetime.now(timezone.utc).year,
-            "slept": time.monotonic() - before,
-            "urandom": os.urandom(8).hex(),
-            "unique": str(uuid.uuid4()),
-            "random": random.SystemRandom().random(),
-            "seeded": random.random(),
-            "environment": len(os.environ),
-            "files": files(),
-            "network": network(),
-        }
-        print(f"result of {data['probe']}: {json.dumps(result)}")
-        return Outcome(Children_Unchanged(), None, None, Watches_Unchanged(), [])
+
+def reconcile(ctx: Context, config_map: Object) -> None:
+    data = config_map.get("data", {})
+    if "probe" not in data:
+        return
+    print("a warning", file=sys.stderr)
+    if data["fail"] == "returned":
+        raise Error("no pears left")
+    if data["fail"] == "thrown":
+        raise ValueError("no apples left")
+    before = time.monotonic()
+    time.sleep(3600)
+    result = {
+        "time": time.time(),
+        "year": datetime.now(timezone.utc).year,
+        "slept": time.monotonic() - before,
+        "urandom": os.urandom(8).hex(),
+        "unique": str(uuid.uuid4()),
+        "random": random.SystemRandom().random(),
+        "seeded": random.random(),
+        "environment": len(os.environ),
+        "files": files(),
+        "network": network(),
+    }
+    print(f"result of {data['probe']}: {json.dumps(result)}")
 
 
 def files() -> str:

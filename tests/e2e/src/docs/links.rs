@@ -84,7 +84,7 @@ fn every_source_that_a_page_names_exists() {
 
 /// `true` if a name is a path of a source, from the root of the repository.
 fn is_source(name: &str) -> bool {
-    const ROOTS: [&str; 6] = ["host/", "plugin-sdk/", "plugins/", "tests/", "wit/", "docs/"];
+    const ROOTS: [&str; 8] = ["host/", "plugin-sdk/", "plugins/", "sdks/", "templates/", "tests/", "wit/", "docs/"];
     let is_below = ROOTS.iter().any(|root| name.starts_with(root));
     is_below && !name.contains(['*', ' ', '<', '{', '$']) && !name.chars().any(char::is_uppercase)
         || name == "README.md"

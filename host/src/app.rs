@@ -34,6 +34,7 @@ use crate::{
     acting::Acting,
     admin::{self, View},
     allocator::{self, Freed},
+    clock::Clock,
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
     guests::Guests,
@@ -168,6 +169,7 @@ impl Host {
             events: events.clone(),
             acting: acting.clone(),
             webhooks: endpoint.clone(),
+            clock: Clock::System,
         }));
         let observer = Arc::new(counters.clone());
         let lifecycle = Lifecycle::new(engine.clone(), dispatch.clone(), options.mode, guests.clone(), observer)

@@ -12,6 +12,7 @@ mod inspect;
 mod logging;
 mod manifests;
 mod run;
+mod test;
 mod webhooks;
 
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ enum Command {
     Dev(dev::Args),
     Apiserver(apiserver::Args),
     Inspect(inspect::Args),
+    Test(test::Args),
     #[command(hide = true)]
     Compile(compile::Args),
 }
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Dev(args) => dev::main(args),
         Command::Apiserver(args) => apiserver::main(&args),
         Command::Inspect(args) => inspect::main(&args),
+        Command::Test(args) => return test::main(args),
         Command::Compile(args) => return compile::main(&args),
     };
     match done {

@@ -90,6 +90,7 @@ use tracing::info;
 
 use crate::{
     acting::Acting,
+    clock::Clock,
     cluster::Cluster,
     guests::Guests,
     informer::Informers,
@@ -180,6 +181,8 @@ pub struct Parts {
     pub acting: Acting,
     /// Where the API server reaches this host's webhooks. `None` if the host serves none.
     pub webhooks: Option<Endpoint>,
+    /// The time that plugins see.
+    pub clock: Clock,
 }
 
 /// The controllers of all active plugins.

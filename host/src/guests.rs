@@ -137,7 +137,6 @@ impl Guests {
     }
 
     /// Runs both lanes as tasks of `runtime`, for tests with a paused clock.
-    #[cfg(test)]
     pub(crate) fn within(runtime: &Handle) -> Self {
         let guests = Self::new(|| ());
         for lane in Lane::ALL {

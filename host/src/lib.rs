@@ -10,8 +10,9 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `metrics`: administrators' files, plugins' names, memory that is
-//!    returned to the system, priorities of threads, whether this process may act, connections of servers, families of samples
+//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `metrics`, `clock`: administrators' files, plugins' names, memory
+//!    that is returned to the system, priorities of threads, whether this process may act, connections of servers, families of samples, the
+//!    time of day
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
 //! 4. [`informer`]: what is cached of the cluster
@@ -33,6 +34,7 @@ mod admin;
 pub mod allocator;
 pub mod app;
 pub mod cli;
+mod clock;
 pub mod cluster;
 mod connections;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]

@@ -9,7 +9,6 @@ use http::{
     request,
 };
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -41,7 +40,11 @@ use crate::{
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Answers one request.
-pub(crate) async fn handle(server: &Arc<Server>, line: &Arc<Line>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn handle<B>(server: &Arc<Server>, line: &Arc<Line>, request: Request<B>) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let (head, incoming) = request.into_parts();
     let route = Route::of(head.uri.path());
     let is_debug = matches!(route, Route::Debug(_));
@@ -115,13 +118,17 @@ fn version() -> Value {
     })
 }
 
-async fn resource(
+async fn resource<B>(
     server: &Arc<Server>,
     line: &Arc<Line>,
     head: &request::Parts,
-    incoming: Incoming,
+    incoming: B,
     target: &Target,
-) -> Response<Body> {
+) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let params = Params::of(&head.uri);
     let watch = params.flag("watch");
     let apply = patch::Kind::of(&head.headers) == Some(patch::Kind::Apply);

@@ -43,6 +43,7 @@ mod handle;
 mod housekeeping;
 mod jsonpath;
 mod kinds;
+mod local;
 mod metrics;
 mod names;
 mod object;
@@ -61,8 +62,9 @@ mod table;
 mod watch;
 mod webhook;
 
+pub use local::{Local, keep_house};
 pub use serve::serve;
-pub use server::{Server, Snapshot};
+pub use server::{Served, Server, Snapshot};
 
 /// The `gitVersion` in `/version`: the Kubernetes version whose behaviour this server follows, with a suffix of its
 /// own.

@@ -158,9 +158,14 @@ pub(crate) fn owners(object: &Value) -> impl Iterator<Item = OwnerRef<'_>> {
     })
 }
 
-/// Returns the current time as Kubernetes writes it: UTC, whole seconds.
+/// Returns a time as Kubernetes writes it: UTC, whole seconds.
+pub(crate) fn timestamp(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Returns the current time of this machine, as Kubernetes writes it.
 pub(crate) fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    timestamp(jiff::Timestamp::now())
 }
 
 /// Returns a new uid, a random UUID.

@@ -149,7 +149,7 @@ impl Call<'_> {
             name: self.manager.clone(),
             api_version: self.resource.api_version(),
             subresource: self.part.subresource(),
-            time: object::now(),
+            time: self.server.now(),
             ignore,
         }
     }

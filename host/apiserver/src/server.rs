@@ -1,7 +1,8 @@
 //! The server's state: its objects, its resources and its counters.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc};
 
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -12,7 +13,7 @@ use crate::{
     faults::{Faults, admin::Snapshots},
     kinds,
     metrics::Metrics,
-    object::{Object, is_deleting, name, new_uid, now, set_meta},
+    object::{Object, is_deleting, name, new_uid, set_meta, timestamp},
     resources::{Defined, GroupResource, Registry, Resource},
     storage::{Refused, Saved, Store},
     webhook::Caller,
@@ -30,11 +31,21 @@ pub struct Server {
     pub(crate) snapshots: Snapshots,
     pub(crate) webhooks: Webhooks,
     pub(crate) caller: Caller,
+    clock: Clock,
     registry: RwLock<Arc<Registry>>,
     /// Wakes when the registry changes.
     redefined: watch::Sender<()>,
     /// Held while a definition is checked and stored, so that two definitions cannot both take a name.
     definitions: Mutex<()>,
+}
+
+/// Tells the time of objects.
+struct Clock(Box<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
 }
 
 /// All data of a [`Server`] at one moment: objects, custom resources, recent history, the revision.
@@ -54,6 +65,29 @@ impl Snapshot {
     }
 }
 
+/// How a kind is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    path: String,
+    plural: String,
+    /// `true` if its objects are in namespaces.
+    pub namespaced: bool,
+    /// `true` if it has the subresource `status`.
+    pub has_status: bool,
+}
+
+impl Served {
+    /// Returns the path of an object, or of all objects if `name` is empty. The namespace of a cluster-scoped kind is ignored.
+    #[must_use]
+    pub fn path(&self, namespace: &str, name: &str) -> String {
+        let Self { path, plural, .. } = self;
+        let place =
+            if self.namespaced && !namespace.is_empty() { format!("/namespaces/{namespace}") } else { String::new() };
+        let name = if name.is_empty() { String::new() } else { format!("/{name}") };
+        format!("{path}{place}/{plural}{name}")
+    }
+}
+
 impl Default for Server {
     fn default() -> Self {
         Self::new()
@@ -65,6 +99,12 @@ impl Server {
     /// `kube-node-lease`.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_clock(Timestamp::now)
+    }
+
+    /// Creates a new cluster as [`new`](Self::new) does. `clock` tells the time that objects are created, written and deleted at.
+    #[must_use]
+    pub fn with_clock(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let server = Server {
             store: Store::new(),
             metrics: Metrics::default(),
@@ -72,6 +112,7 @@ impl Server {
             snapshots: Snapshots::default(),
             webhooks: Webhooks::default(),
             caller: Caller::default(),
+            clock: Clock(Box::new(clock)),
             registry: RwLock::new(Arc::new(Registry::builtin())),
             redefined: watch::Sender::new(()),
             definitions: Mutex::new(()),
@@ -126,10 +167,37 @@ impl Server {
         self.redefined.send_replace(());
     }
 
+    /// Returns how a kind is served, or `None` if it is not.
+    #[must_use]
+    pub fn kind(&self, api_version: &str, kind: &str) -> Option<Served> {
+        let registry = self.registry();
+        let resource = registry.find_kind(api_version, kind)?;
+        Some(Served {
+            path: match resource.group.as_str() {
+                "" => format!("/api/{}", resource.version),
+                group => format!("/apis/{group}/{}", resource.version),
+            },
+            plural: resource.plural.clone(),
+            namespaced: resource.namespaced,
+            has_status: resource.status,
+        })
+    }
+
     /// The revision of the newest write. Every object's `resourceVersion` is at most this.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.store.revision()
+    }
+
+    /// Returns the current time as Kubernetes writes it.
+    pub(crate) fn now(&self) -> String {
+        timestamp((self.clock.0)())
+    }
+
+    /// Returns the time after `seconds`, as Kubernetes writes it.
+    pub(crate) fn after(&self, seconds: i64) -> String {
+        let now = (self.clock.0)();
+        timestamp(now.checked_add(SignedDuration::from_secs(seconds.max(0))).unwrap_or(now))
     }
 
     pub(crate) fn registry(&self) -> Arc<Registry> {
@@ -147,7 +215,7 @@ impl Server {
         let Some(resource) = registry.find("", "v1", plural) else { return };
         kinds::prepare_create(self, resource, &mut object);
         set_meta(&mut object, "uid", new_uid().into());
-        set_meta(&mut object, "creationTimestamp", now().into());
+        set_meta(&mut object, "creationTimestamp", self.now().into());
         // The error of an existing object is ignored.
         let _ = self.create(resource, object);
     }

@@ -14,6 +14,8 @@
 //! | U+007F–U+009F without U+0085, U+FFFE, U+FFFF | rejected |
 //! | `\/`, `\ud83d` in quotes; a key of more than 1,024 characters | rejected |
 
+pub mod located;
+
 use std::{borrow::Cow, collections::HashMap};
 
 use base64::Engine as _;

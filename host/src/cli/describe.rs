@@ -50,7 +50,7 @@ pub(super) async fn describe(path: &Path) -> anyhow::Result<Described> {
 }
 
 /// Reads the administrator's file beside the plugin, if there is one.
-fn admin_file(plugin: &Path) -> anyhow::Result<AdminFile> {
+pub(super) fn admin_file(plugin: &Path) -> anyhow::Result<AdminFile> {
     let path = plugin.with_extension("yaml");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,

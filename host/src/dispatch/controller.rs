@@ -22,7 +22,7 @@ use std::{
 use arc_swap::ArcSwap;
 use futures::{StreamExt, stream};
 use parking_lot::Mutex;
-use pilothouse_core::{event::Release, manifest, store::Change, workqueue::Pace};
+use pilothouse_core::{event::Release, key::Key, manifest, store::Change, workqueue::Pace};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
@@ -254,6 +254,11 @@ impl Controller {
             (ReconcileResult::Terminal, terminal),
         ]
         .map(|(result, count)| (result.as_str(), count.load(Ordering::Relaxed)))
+    }
+
+    /// Reconciles a key though nothing has changed.
+    pub fn resync(&self, key: Key) {
+        self.wakes().resync(key);
     }
 
     /// What serves the keys now.

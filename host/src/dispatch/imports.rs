@@ -1,10 +1,7 @@
 //! What a plugin's imports do in one call: reads through its [`Reader`](super::reader::Reader), and requests through
 //! its writer.
 
-use std::{
-    sync::{Arc, Weak},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
@@ -196,8 +193,7 @@ impl Imports for CallImports {
 
 impl ClockImports for CallImports {
     fn now(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.access.record.clock().now().as_millisecond()).unwrap_or_default()
     }
 }
 

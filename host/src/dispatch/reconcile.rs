@@ -407,6 +407,10 @@ impl Turn<'_> {
     fn record_end(&self, end: End, report: &Report, took: Duration, in_guest: Duration) -> Ended {
         let Wakes { ledger, record, .. } = self.wakes;
         let panicked = matches!(&end, End::Trapped(error) if error.is_panic());
+        let requeue_after_ms = match &end {
+            End::After(delay) => u64::try_from(delay.as_millis()).ok(),
+            _ => None,
+        };
         let retry = report.retry_after.map_or(Next::Retry, Next::RetryAfter);
         let (result, next, error, trap) = match end {
             End::Done => (ReconcileResult::Success, Next::Done, None, None),
@@ -422,7 +426,7 @@ impl Turn<'_> {
         debug!(
             target: "pilothouse::feed",
             what = "reconciled", result = result.as_str(), written = report.written, unchanged = report.skipped, ?took, ?in_guest,
-            error = error.as_deref(),
+            error = error.as_deref(), requeue_after_ms,
         );
         match error {
             Some(error) if result == ReconcileResult::Terminal => ledger.give_up(self.key, &error),

@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     acting::Acting,
+    clock::Clock,
     name::PluginName,
     wasm::{CallCounts, CallError, Import, LogLine},
     writer::{Events, Fence, Source},
@@ -105,6 +106,7 @@ pub struct Record {
     fence: Arc<Fence>,
     /// `None` if its manifest has no patterns.
     matched: Mutex<Option<MatchedFigures>>,
+    clock: Clock,
 }
 
 struct Calls {
@@ -150,6 +152,7 @@ impl Record {
             storms: LineLimit::new(STORMS),
             fence,
             matched: Mutex::default(),
+            clock: parts.clock,
             plugin,
         }
     }
@@ -157,6 +160,11 @@ impl Record {
     /// The plugin.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
+    }
+
+    /// The time that the plugin sees.
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Writes Events.

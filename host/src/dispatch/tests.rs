@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     acting::Acting,
+    clock::Clock,
     guests::Guests,
     informer::{InformerKey, Informers},
     name::PluginName,
@@ -143,6 +144,7 @@ impl Scene {
             events: Events::start(api.cluster.clone(), acting.clone(), Arc::default(), "test", &Handle::current()),
             acting,
             webhooks: None,
+            clock: Clock::System,
         }));
         Self { api, dispatch, engine: Engine::new().expect("the sandbox"), seen, ended }
     }

@@ -227,7 +227,7 @@ impl Writer {
         });
         let body = eviction.to_string().into_bytes();
         let sent = self.cluster.evict(pod.namespace.as_deref(), &pod.name, body, self.manager());
-        self.answered("evict", &of, &pod, sent).await?;
+        self.answered("evict", &of, &pod, Some(Subresource::Eviction), sent).await?;
         Ok(())
     }
 
@@ -319,7 +319,7 @@ impl Writer {
         subresource: Option<Subresource>,
         sent: impl Future<Output = Result<bytes::Bytes, cluster::Error>>,
     ) -> Result<Arc<Object>, ClientError> {
-        let answer = self.answered(verb, of, key, sent).await?;
+        let answer = self.answered(verb, of, key, subresource, sent).await?;
         let answer = if subresource == Some(Subresource::Scale) {
             Object::parse(&answer, &scale()).map(Arc::new)
         } else {

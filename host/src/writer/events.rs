@@ -33,6 +33,7 @@ use tracing::{debug, warn};
 
 use crate::{
     acting::Acting,
+    clock::Clock,
     cluster::{self, Cluster, Patch, WriteOptions},
     metrics::Series,
     name::PluginName,
@@ -104,6 +105,7 @@ struct Draft {
 pub struct Events {
     waiting: Arc<Waiting>,
     counts: Counts,
+    clock: Clock,
     /// Ends the task with the last clone.
     _open: Arc<DropGuard>,
 }
@@ -257,7 +259,13 @@ impl Events {
             let (waiting, open) = (waiting.clone(), open.clone());
             async move { _ = open.run_until_cancelled(recorder.run(&waiting)).await }
         });
-        Self { waiting, counts, _open: Arc::new(open.drop_guard()) }
+        Self { waiting, counts, clock: Clock::System, _open: Arc::new(open.drop_guard()) }
+    }
+
+    /// Takes the times of Events from `clock`.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
     }
 
     /// Queues an Event about an object. `reason` is one word in `UpperCamelCase`, `message` a sentence. Never waits.
@@ -268,7 +276,7 @@ impl Events {
             resource_version: object.resource_version().to_string(),
             reason: (level, reason.into()),
             message: cut(message, MAX_MESSAGE),
-            at: Timestamp::now(),
+            at: self.clock.now(),
         };
         let loser = self.waiting.queues.lock().add(draft);
         if let Some(loser) = loser {

@@ -33,7 +33,7 @@ impl Writer {
         let options = WriteOptions { manager: self.manager(), subresource };
         let body = desired.to_string().into_bytes();
         let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Apply { force }, body, options);
-        let answer = self.answered("apply", of, key, sent).await?;
+        let answer = self.answered("apply", of, key, subresource, sent).await?;
         self.put_in_cache(of, &answer).map_err(|why| Error::Answer { of: of.clone(), key: key.clone(), why })
     }
 
@@ -42,14 +42,14 @@ impl Writer {
         let options = WriteOptions { manager: self.manager(), subresource: None };
         let body = patch.to_string().into_bytes();
         let sent = self.cluster.patch(of, key.namespace.as_deref(), &key.name, Patch::Merge, body, options);
-        let answer = self.answered("patch", of, key, sent).await?;
+        let answer = self.answered("patch", of, key, None, sent).await?;
         self.put_in_cache(of, &answer).map_err(|why| Error::Answer { of: of.clone(), key: key.clone(), why })
     }
 
     /// Deletes an object, and puts the answer into the cache.
     pub(super) async fn delete(&self, of: &TypeMeta, key: &Key, options: &DeleteOptions) -> Result<(), Error> {
         let sent = self.cluster.delete(of, key.namespace.as_deref(), &key.name, options);
-        let answer = self.answered("delete", of, key, sent).await?;
+        let answer = self.answered("delete", of, key, None, sent).await?;
         match Object::parse(&answer, of) {
             // Finalizers hold it.
             Ok(held) if held.type_meta() == of && held.is_deleting() => self.informers.own_write(&Arc::new(held)),
@@ -71,12 +71,13 @@ impl Writer {
         verb: &'static str,
         of: &TypeMeta,
         key: &Key,
+        subresource: Option<Subresource>,
         sent: impl Future<Output = Result<Bytes, cluster::Error>>,
     ) -> Result<Bytes, Error> {
         self.fence.check()?;
         let started = Instant::now();
         let answer = sent.await;
-        self.record(verb, of, key, started.elapsed(), answer.as_ref().err());
+        self.record(verb, (of, key, subresource), started.elapsed(), answer.as_ref().err());
         answer.map_err(|source| Error::Request { verb, of: of.clone(), key: key.clone(), source })
     }
 
@@ -87,12 +88,21 @@ impl Writer {
         Ok(object)
     }
 
-    fn record(&self, verb: &'static str, of: &TypeMeta, key: &Key, took: Duration, error: Option<&cluster::Error>) {
+    fn record(
+        &self,
+        verb: &'static str,
+        (of, key, subresource): (&TypeMeta, &Key, Option<Subresource>),
+        took: Duration,
+        error: Option<&cluster::Error>,
+    ) {
         self.count(verb, if error.is_none() { "success" } else { "error" });
+        let part = subresource.map(Subresource::as_str);
         match error {
-            None => debug!(target: "pilothouse::feed", what = "wrote", verb, kind = %of.kind, object = %key, ?took),
+            None => {
+                debug!(target: "pilothouse::feed", what = "wrote", verb, kind = %of.kind, part, object = %key, ?took);
+            }
             Some(error) => {
-                debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, object = %key, ?took, error = %with_reason(error));
+                debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, part, object = %key, ?took, error = %with_reason(error));
             }
         }
     }

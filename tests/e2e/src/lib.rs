@@ -13,6 +13,8 @@
 
 pub mod admin;
 pub mod apple;
+#[cfg(test)]
+mod cases;
 pub mod cluster;
 #[cfg(test)]
 mod docs;

@@ -7,7 +7,6 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 use bytes::Bytes;
 use http::{Response, StatusCode, header, request};
-use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
@@ -68,12 +67,11 @@ impl From<InvalidRule> for Reply {
 }
 
 /// Answers a request to `/debug/`. `path` is the rest of the path.
-pub(crate) async fn answer(
-    server: &Server,
-    head: &request::Parts,
-    incoming: Incoming,
-    path: &[String],
-) -> Response<Body> {
+pub(crate) async fn answer<B>(server: &Server, head: &request::Parts, incoming: B, path: &[String]) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let reply = match body::read(incoming).await {
         Ok(body) => perform(server, head, &body, path).unwrap_or_else(|refused| refused),
         Err(status) => Reply::text(status.code, status.message),

@@ -8,7 +8,7 @@ use crate::{
     admission::{self, Operation},
     body::Decoded,
     convert, kinds, managed,
-    object::{self, Key, copy_meta, meta_str, name_suffix, new_uid, now, remove_meta, set_meta},
+    object::{self, Key, copy_meta, meta_str, name_suffix, new_uid, remove_meta, set_meta},
     resources::Purpose,
     status::{Result, Status},
     storage::Refused,
@@ -163,7 +163,7 @@ async fn commit(call: &mut Call<'_>, mut object: Value) -> std::result::Result<A
     let resource = call.resource;
     call.key = Key::of(&object);
     set_meta(&mut object, "uid", new_uid().into());
-    set_meta(&mut object, "creationTimestamp", now().into());
+    set_meta(&mut object, "creationTimestamp", call.server.now().into());
     write::validate(call, &object, None)?;
     admission::validate(call, Operation::Create, Some(&object), None).await?;
     if call.dry_run {

@@ -14,7 +14,7 @@ use crate::{
     convert,
     graph::{FOREGROUND, ORPHAN},
     kinds,
-    object::{self, Key, Object, finalizers, is_deleting, meta_str, now, set_finalizers, set_meta, uid},
+    object::{self, Key, Object, finalizers, is_deleting, meta_str, set_finalizers, set_meta, uid},
     request::Params,
     resources::{GroupResource, Resource},
     schema::{Cause, Reason},
@@ -208,13 +208,13 @@ pub(crate) fn remove(
     let newly = !is_deleting(&next);
     if kinds::ends_by_controller(resource) {
         if newly {
-            set_meta(&mut next, "deletionTimestamp", now().into());
+            set_meta(&mut next, "deletionTimestamp", server.now().into());
         }
     } else {
         let grace = kinds::grace(resource, &current.value, options.grace);
         let left = next["metadata"]["deletionGracePeriodSeconds"].as_i64();
         if newly || left.is_some_and(|left| left > grace) {
-            set_meta(&mut next, "deletionTimestamp", deadline(grace).into());
+            set_meta(&mut next, "deletionTimestamp", server.after(grace).into());
             set_meta(&mut next, "deletionGracePeriodSeconds", grace.into());
         }
         if newly && resource.generation {
@@ -239,13 +239,4 @@ pub(crate) fn remove(
         return Some(Deleted::WouldGo(last));
     }
     server.remove(resource, current, last).ok().map(Deleted::Gone)
-}
-
-/// Returns the time after `grace` seconds.
-fn deadline(grace: i64) -> String {
-    if grace <= 0 {
-        return now();
-    }
-    let later = jiff::Timestamp::now().checked_add(jiff::SignedDuration::from_secs(grace));
-    later.map_or_else(|_| now(), |time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }

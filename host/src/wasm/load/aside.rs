@@ -8,7 +8,10 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{self, Sender},
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Sender},
+    },
     thread,
 };
 
@@ -19,7 +22,11 @@ use tokio::sync::oneshot;
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The thread. It ends when this is dropped and its work is done.
-pub(crate) struct Aside(Sender<Work>);
+pub(crate) struct Aside {
+    work: Sender<Work>,
+    /// Callers that wait.
+    waiting: AtomicUsize,
+}
 
 impl Aside {
     /// Starts the thread.
@@ -34,19 +41,41 @@ impl Aside {
                 let _failed = catch_unwind(AssertUnwindSafe(work));
             }
         })?;
-        Ok(Self(give))
+        Ok(Self { work: give, waiting: AtomicUsize::new(0) })
+    }
+
+    /// Returns `true` if a caller waits for work.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     /// Runs `work` on the thread, even if the caller stops waiting. Returns `None` if it panicked.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let _waits = Waits::new(&self.waiting);
         let (answer, answered) = oneshot::channel();
         let work = move || drop(answer.send(work()));
-        self.0.send(Box::new(work)).ok()?;
+        self.work.send(Box::new(work)).ok()?;
         // A paused clock advances when the runtime is idle, and the runtime does not see this thread.
         #[cfg(test)]
         let answered = tokio::task::spawn_blocking(|| answered.blocking_recv())
             .map(|answered| answered.expect("it does not panic"));
         answered.await.ok()
+    }
+}
+
+/// Counts a caller that waits.
+struct Waits<'a>(&'a AtomicUsize);
+
+impl<'a> Waits<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -342,6 +342,11 @@ impl Engine {
         self.0.epochs.advance();
     }
 
+    /// Returns `true` if code is being mapped. A paused clock does not see the thread that does that.
+    pub(crate) fn is_mapping(&self) -> bool {
+        self.0.plain.aside().is_awaited()
+    }
+
     /// Returns the thread that maps code.
     #[cfg(test)]
     pub(crate) fn aside(&self) -> &Aside {

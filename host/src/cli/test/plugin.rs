@@ -1,0 +1,64 @@
+//! The plugin under test: compiled once, and described anew for each case.
+
+use std::{fs, path::Path, sync::Arc};
+
+use anyhow::Context;
+use pilothouse_core::grant::{self, AdminFile, Grants};
+use serde_json::Value;
+
+use super::super::describe;
+use crate::{
+    app,
+    name::PluginName,
+    plugin::{Candidate, call_limits},
+    references::References,
+    wasm::{Engine, Linked, PluginFile},
+    writer::Identities,
+};
+
+/// A plugin that cases run.
+pub(super) struct Plugin {
+    pub(super) name: PluginName,
+    pub(super) engine: Engine,
+    linked: Linked,
+    /// The administrator's file beside it.
+    file: AdminFile,
+}
+
+impl Plugin {
+    /// Loads and links the file at `path`. Reads the administrator's file beside it.
+    ///
+    /// # Errors
+    /// If one of the files cannot be read, or the plugin does not fit the contract.
+    pub(super) async fn load(path: &Path, cache: &Path) -> anyhow::Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = PluginName::of_file(&stem).or_else(|error| PluginName::suggested(&stem).ok_or(error))?;
+        let file = describe::admin_file(path)?;
+        let engine = app::engine(Some(cache))?;
+        let linked = engine.load(PluginFile::new(bytes)).await?.link().await?;
+        Ok(Self { name, engine, linked, file })
+    }
+
+    /// Returns a new revision with this configuration, which may do all that it asks for.
+    ///
+    /// # Errors
+    /// If the plugin does not accept the configuration, or its manifest is not valid.
+    pub(super) async fn candidate(&self, config: Option<&Value>) -> anyhow::Result<Candidate> {
+        let config: Arc<str> = config.unwrap_or(&self.file.config).to_string().into();
+        let limits: grant::Limits = self.file.limits;
+        let revision = self.linked.describe(self.name.clone(), config, call_limits(&limits)).await?;
+        let manifest = revision.manifest();
+        let grants = Grants::all_asked(&manifest.permissions).with_http(&manifest.http, &[]);
+        let identity = Identities::default().claim(&self.name, None)?;
+        let webhooks = manifest.webhooks.clone();
+        Ok(Candidate {
+            revision: Arc::new(revision),
+            identity,
+            grants: Arc::new(grants),
+            webhooks,
+            limits,
+            references: References::default(),
+        })
+    }
+}

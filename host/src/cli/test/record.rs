@@ -1,0 +1,192 @@
+//! Records what the host does and logs on this thread, for one case at a time.
+//!
+//! Each case runs on one thread. So one layer of `tracing` serves all cases, and needs no lock.
+
+use std::{cell::RefCell, collections::BTreeMap, fmt::Debug, time::Duration};
+
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id},
+};
+use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
+
+/// Happenings of one step that are kept. A key that never rests causes some hundred.
+pub(super) const MAX_SEEN: usize = 10_000;
+
+/// Something that happened in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Seen {
+    /// The plugin, or the host for it, wrote an object.
+    Wrote {
+        /// `apply`, `create`, `update`, `patch`, `delete` or `evict`.
+        verb: String,
+        /// The kind with its subresource: `ConfigMap`, `MyApple/status`.
+        kind: String,
+        /// `namespace/name`.
+        object: String,
+        /// Why the API server refused it.
+        error: Option<String>,
+    },
+    /// A reconcile ended.
+    Reconciled {
+        /// The controller's name.
+        controller: String,
+        /// `namespace/name`.
+        key: String,
+        /// `None` if it succeeded.
+        error: Option<String>,
+        /// When the plugin wants to be called again.
+        requeue_after: Option<Duration>,
+    },
+    /// The plugin died in a call.
+    Died {
+        /// What was called.
+        call: String,
+        /// Why.
+        error: String,
+        /// Its stack, if there is one.
+        backtrace: String,
+    },
+    /// The plugin logged a line.
+    Logged {
+        /// Its severity.
+        level: Level,
+        /// The message and its fields.
+        line: String,
+    },
+    /// The host warned.
+    Warned(String),
+}
+
+thread_local! {
+    static SEEN: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
+}
+
+/// Begins to record on this thread. What was recorded before is dropped.
+pub(super) fn begin() {
+    SEEN.set(Some(Vec::new()));
+}
+
+/// Returns what has happened on this thread since the last call.
+pub(super) fn take() -> Vec<Seen> {
+    SEEN.with_borrow_mut(|seen| seen.as_mut().map(std::mem::take).unwrap_or_default())
+}
+
+/// Ends the record of this thread.
+pub(super) fn end() {
+    SEEN.set(None);
+}
+
+fn add(seen: Seen) {
+    SEEN.with_borrow_mut(|all| {
+        if let Some(all) = all.as_mut().filter(|all| all.len() < MAX_SEEN) {
+            all.push(seen);
+        }
+    });
+}
+
+/// The messages of the host about calls that failed.
+const FAILED: [&str; 3] = [
+    "reconcile failed",
+    "the plugin could not take changes; they are retried one by one",
+    "the plugin could not answer the API server",
+];
+
+/// The layer that records.
+pub(super) struct Recorder;
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Fields {
+    fn get(&self, name: &str) -> String {
+        self.0.get(name).cloned().unwrap_or_default()
+    }
+
+    fn optional(&self, name: &str) -> Option<String> {
+        self.0.get(name).filter(|value| !value.is_empty()).cloned()
+    }
+
+    /// Returns the fields that are not in `others`, as text.
+    fn rest(&self, others: &[&str]) -> String {
+        let rest = self.0.iter().filter(|(name, _)| !others.contains(name));
+        rest.map(|(name, value)| format!(" {name}={value}")).collect()
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+/// Reads one happening out of an event. `around` are the fields of the reconcile that it belongs to.
+fn happened(target: &str, level: Level, event: &Fields, around: &Fields) -> Option<Seen> {
+    let field = |name: &str| event.get(name);
+    match (target, &*field("what")) {
+        ("pilothouse::plugin_log", _) => {
+            let line = format!("{} {}", field("message"), field("fields"));
+            Some(Seen::Logged { level, line: line.trim_end().to_owned() })
+        }
+        ("pilothouse::feed", "wrote" | "refused") => {
+            let kind = match event.optional("part") {
+                Some(part) => format!("{}/{part}", field("kind")),
+                None => field("kind"),
+            };
+            Some(Seen::Wrote { verb: field("verb"), kind, object: field("object"), error: event.optional("error") })
+        }
+        ("pilothouse::feed", "reconciled") => Some(Seen::Reconciled {
+            controller: around.get("controller"),
+            key: around.get("key"),
+            error: event.optional("error"),
+            requeue_after: event.optional("requeue_after_ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis),
+        }),
+        ("pilothouse::feed", _) => None,
+        _ if level > Level::WARN => None,
+        // A call that failed. A reconcile that returned an error is told by the feed.
+        _ if event.0.contains_key("kind") && FAILED.contains(&&*field("message")) => Some(Seen::Died {
+            call: match (event.optional("call"), event.optional("hook"), around.optional("key")) {
+                (Some(call), _, _) => call,
+                (_, Some(hook), _) => format!("{hook} of {}", field("objects")),
+                (_, _, Some(key)) => format!("reconcile of {key}"),
+                _ => "a call".to_owned(),
+            },
+            error: field("error"),
+            backtrace: field("backtrace"),
+        }),
+        _ if field("message") == "reconcile failed" => None,
+        _ => Some(Seen::Warned(format!("{}{}", field("message"), event.rest(&["message"])))),
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id).filter(|span| span.name() == "reconcile") else { return };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        span.extensions_mut().insert(fields);
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let (target, level) = (event.metadata().target(), *event.metadata().level());
+        let span = context.event_scope(event).and_then(|mut scope| scope.find(|span| span.name() == "reconcile"));
+        let none = Fields::default();
+        let seen = match &span {
+            Some(span) => {
+                let extensions = span.extensions();
+                happened(target, level, &fields, extensions.get::<Fields>().unwrap_or(&none))
+            }
+            None => happened(target, level, &fields, &none),
+        };
+        if let Some(seen) = seen {
+            add(seen);
+        }
+    }
+}

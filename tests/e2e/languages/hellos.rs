@@ -10,15 +10,19 @@ use kube::{
 use pilothouse_e2e::{Plugin, Scene, eventually};
 use serde_json::{from_value, json};
 
-use crate::toolchains;
+use crate::toolchains::{self, root};
 
 pub(crate) async fn python_greets(scene: Scene) -> Result<()> {
-    greets(&scene, "hello-python", toolchains::python("plugins/hello-python")?).await
+    greets(&scene, "hello-python", toolchains::python(&root().join("plugins/hello-python"))?).await
+}
+
+pub(crate) async fn typescript_greets(scene: Scene) -> Result<()> {
+    greets(&scene, "hello-typescript", toolchains::javascript(&root().join("plugins/hello-typescript"))?).await
 }
 
 /// A `Hello` gives a ConfigMap and a status, a change of it changes both, and a bad one is an error.
 async fn greets(scene: &Scene, name: &str, wasm: Vec<u8>) -> Result<()> {
-    let grants = toolchains::root().join("plugins").join(name).join(format!("{name}.yaml"));
+    let grants = root().join("plugins").join(name).join(format!("{name}.yaml"));
     let yaml = fs::read_to_string(grants).context("the plugin has no grants")?;
     let host = scene.with(&[Plugin { name: name.to_owned(), wasm, yaml: Some(yaml) }])?.host().await?;
     let hello = GroupVersionKind::gvk("example.com", "v1", "Hello");

@@ -21,9 +21,11 @@ fn main() -> ExitCode {
         }
         hellos {
             python_greets,
+            typescript_greets,
         }
         sdks {
             python_passes_its_tests_and_can_be_published,
+            javascript_passes_its_tests_and_can_be_published,
         }
     })
 }

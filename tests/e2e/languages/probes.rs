@@ -8,10 +8,10 @@ use kube::api::PostParams;
 use pilothouse_e2e::{Host, Plugin, Scene, plugin::Permission};
 use serde_json::{Value, json};
 
-use crate::toolchains;
+use crate::toolchains::{self, root};
 
 pub(crate) async fn python_prints_tells_the_time_draws_numbers_and_raises(scene: Scene) -> Result<()> {
-    let probe = Probe::start(&scene, toolchains::python("tests/languages/python")?).await?;
+    let probe = Probe::start(&scene, toolchains::python(&root().join("tests/languages/python"))?).await?;
     probe.fails(&scene, "ValueError: no apples left, at probe.py:").await?;
     probe
         .host
@@ -25,8 +25,10 @@ pub(crate) async fn python_prints_tells_the_time_draws_numbers_and_raises(scene:
 }
 
 pub(crate) async fn javascript_prints_tells_the_time_draws_numbers_and_throws(scene: Scene) -> Result<()> {
-    let probe = Probe::start(&scene, toolchains::javascript()?).await?;
-    probe.fails(&scene, "TypeError: no apples left").await
+    let probe = Probe::start(&scene, toolchains::javascript(&root().join("tests/languages/javascript"))?).await?;
+    probe.fails(&scene, "TypeError: no apples left, at javascript-javascript.js:").await?;
+    probe.host.logs(&["\"ERROR\"", "TypeError: no apples left", "reconcile@", "\"plugin\":\"probe\""]).await?;
+    Ok(())
 }
 
 pub(crate) async fn rust_for_wasip2_prints_tells_the_time_draws_numbers_and_panics(scene: Scene) -> Result<()> {

@@ -11,6 +11,18 @@ pub(crate) async fn python_passes_its_tests_and_can_be_published(_: Scene) -> Re
     toolchains::python_packages()?;
     let project = toolchains::template("python", "pilothouse")?;
     toolchains::python_tests(&project)?;
-    let component = toolchains::python(&project.to_string_lossy())?;
+    let component = toolchains::python(&project)?;
     toolchains::inspected(&component, "mysites.example.com")
+}
+
+pub(crate) async fn javascript_passes_its_tests_and_can_be_published(_: Scene) -> Result<()> {
+    toolchains::javascript_packages()?;
+    toolchains::javascript_sdk_tests()?;
+    toolchains::typescript_tests(&root().join("plugins/hello-typescript"))?;
+    let project = toolchains::template("typescript", "0.1.0")?;
+    toolchains::typescript_tests(&project)?;
+    toolchains::inspected(&toolchains::javascript(&project)?, "mysites.example.com")?;
+    let project = toolchains::template("javascript", "0.1.0")?;
+    toolchains::javascript_tests(&project)?;
+    toolchains::inspected(&toolchains::javascript(&project)?, "mysites.example.com")
 }

@@ -1,10 +1,11 @@
 //! Builds a probe in each language, with the usual tool of each.
 
 use std::{
+    borrow::Cow,
     env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,12 +16,9 @@ use wit_parser::Resolve;
 const COMPONENTIZE_JS: &str = "0.23.0";
 
 /// Returns the component that the SDK for Python builds of a project.
-pub(crate) fn python(project: &str) -> Result<Vec<u8>> {
+pub(crate) fn python(project: &Path) -> Result<Vec<u8>> {
     let component = folder("components")?.join(format!("{}-python.wasm", file_name(project)));
-    run(Command::new(python_sdk()?)
-        .current_dir(root().join(project))
-        .args(["-m", "pilothouse.build", "--output"])
-        .arg(&component))?;
+    run(Command::new(python_sdk()?).current_dir(project).args(["-m", "pilothouse.build", "--output"]).arg(&component))?;
     fs::read(&component).context("cannot read the component")
 }
 
@@ -59,18 +57,97 @@ fn python_sdk() -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Returns the component of `tests/languages/javascript`.
-pub(crate) fn javascript() -> Result<Vec<u8>> {
-    let folder = componentize_js()?;
-    let component = folder.join("probe.wasm");
-    run(Command::new(folder.join("node_modules/.bin/componentize-js"))
-        .current_dir(&folder)
-        .arg(root().join("tests/languages/javascript/probe.js"))
-        .arg("--wit")
-        .arg(root().join("wit"))
-        .args(["--world-name", "plugin", "--out"])
-        .arg(&component))?;
+/// Returns the component that the SDK for JavaScript builds of a project.
+pub(crate) fn javascript(project: &Path) -> Result<Vec<u8>> {
+    let component = folder("components")?.join(format!("{}-javascript.wasm", file_name(project)));
+    run(javascript_tool("pilothouse-build")?.arg(javascript_project(project)?).arg("--output").arg(&component))?;
     fs::read(&component).context("cannot read the component")
+}
+
+/// Checks the types of a project in TypeScript, and runs its tests.
+pub(crate) fn typescript_tests(project: &Path) -> Result<()> {
+    let project = javascript_project(project)?;
+    run(javascript_tool("tsc")?.current_dir(&project))?;
+    run(javascript_tool("pilothouse-test")?.current_dir(&project))
+}
+
+/// Runs the tests of a project in JavaScript.
+pub(crate) fn javascript_tests(project: &Path) -> Result<()> {
+    run(Command::new("node").arg("--test").current_dir(javascript_project(project)?))
+}
+
+/// Runs the tests of the SDK for JavaScript.
+pub(crate) fn javascript_sdk_tests() -> Result<()> {
+    run(Command::new("npm").args(["test", "--silent"]).current_dir(root().join("sdks/javascript")))
+}
+
+/// Publishes the SDK for JavaScript, but for the last step.
+pub(crate) fn javascript_packages() -> Result<()> {
+    javascript_sdk()?;
+    let mut npm = Command::new("npm");
+    run(npm.args(["publish", "--dry-run", "--silent"]).current_dir(root().join("sdks/javascript")))
+}
+
+/// Copies a project to where the SDK is found.
+fn javascript_project(project: &Path) -> Result<PathBuf> {
+    let copy = javascript_sdk()?.join(&*file_name(project));
+    fs::create_dir_all(&copy).context("cannot create a folder for the project")?;
+    let packages = project.join("node_modules");
+    copy_folder(project, &copy, &|path| *path != packages)?;
+    Ok(copy)
+}
+
+/// Returns a command that the SDK for JavaScript, or what it needs, brings.
+fn javascript_tool(name: &str) -> Result<Command> {
+    Ok(Command::new(javascript_sdk()?.join("node_modules/.bin").join(name)))
+}
+
+/// Returns the folder in which the package of the SDK is installed, as its registry would deliver it.
+fn javascript_sdk() -> Result<&'static Path> {
+    static INSTALLED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let installed = INSTALLED.get_or_init(|| install_javascript_sdk().map_err(|error| format!("{error:#}")));
+    match installed {
+        Ok(folder) => Ok(folder),
+        Err(error) => {
+            eprintln!("{error}");
+            bail!(NotHere("npm and Node 20, or npm's registry, are not here"))
+        }
+    }
+}
+
+fn install_javascript_sdk() -> Result<PathBuf> {
+    let folder = folder("javascript-sdk")?;
+    let npm = |words: &[&str], place: &Path| {
+        let mut npm = Command::new("npm");
+        npm.args(words).args(["--silent", "--no-audit", "--no-fund"]).current_dir(place);
+        npm
+    };
+    run(npm(&["pack"], &root().join("sdks/javascript")).arg("--pack-destination").arg(&folder))?;
+    // Without this, npm keeps an older package of the same version.
+    let old = folder.join("node_modules/@pilothouse");
+    if old.exists() {
+        fs::remove_dir_all(old).context("cannot remove the old package")?;
+    }
+    let package = ["install", "--no-package-lock", "--no-save", "./pilothouse-sdk-0.1.0.tgz"];
+    run(npm(&package, &folder).args(["typescript@>=5.6", "@types/node@^20"]))?;
+    Ok(folder)
+}
+
+/// Copies the files that are wanted, and the folders that hold them.
+fn copy_folder(from: &Path, to: &Path, wanted: &dyn Fn(&PathBuf) -> bool) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("{} is not there", from.display()))? {
+        let (path, target) = {
+            let entry = entry?;
+            (entry.path(), to.join(entry.file_name()))
+        };
+        if path.is_dir() && wanted(&path) {
+            fs::create_dir_all(&target)?;
+            copy_folder(&path, &target, wanted)?;
+        } else if path.is_file() {
+            fs::copy(&path, &target).with_context(|| format!("cannot copy {}", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the folder in which componentize-js is installed.
@@ -179,8 +256,8 @@ pub(crate) fn template(language: &str, sdk: &str) -> Result<PathBuf> {
     Ok(to)
 }
 
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+fn file_name(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
 }
 
 pub(crate) fn root() -> PathBuf {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
-    Error, Key, Object, TypeMeta, Watch,
+    AnyObject, Error, Key, Object, TypeMeta, Watch,
     cache::Cache,
     clock,
     contract::{
@@ -50,15 +50,17 @@ impl Webhook<()> {
         Self::to(name, [K::group(&())], [K::version(&())], [K::plural(&())])
     }
 
-    /// Reviews requests for these resources, which carry objects of kind `K`. `*` is allowed in each list.
+    /// Reviews requests for these resources, which carry objects of kind `K`, or of any kind if `K` is
+    /// [`Dynamic`](crate::Dynamic). `*` is allowed in each list.
     ///
     /// ```
     /// use k8s_openapi::api::policy::v1::Eviction;
-    /// use pilothouse_sdk::Webhook;
+    /// use pilothouse_sdk::{Dynamic, Webhook};
     ///
     /// Webhook::to::<Eviction>("evictions", [""], ["v1"], ["pods/eviction"]);
+    /// Webhook::to::<Dynamic>("templates", ["apps", "batch"], ["v1"], ["deployments", "statefulsets", "jobs"]);
     /// ```
-    pub fn to<K: Object>(
+    pub fn to<K: AnyObject>(
         name: impl Into<String>,
         groups: impl IntoIterator<Item = impl Into<String>>,
         versions: impl IntoIterator<Item = impl Into<String>>,
@@ -86,7 +88,7 @@ impl Webhook<()> {
     }
 }
 
-impl<K: Object> Webhook<K> {
+impl<K: AnyObject> Webhook<K> {
     /// Reviews only requests that do one of these things.
     pub fn operations(mut self, operations: impl IntoIterator<Item = Operation>) -> Self {
         let operations: Vec<Operation> = operations.into_iter().collect();
@@ -132,7 +134,7 @@ impl<K: Object> Webhook<K> {
     }
 
     /// Caches what the handler reads. Asks for the permission to read it.
-    pub fn reads<T: Object>(mut self, watch: Watch<T>) -> Self {
+    pub fn reads<T: AnyObject>(mut self, watch: Watch<T>) -> Self {
         self.reads.push(watch.erase());
         self
     }
@@ -284,7 +286,7 @@ pub(crate) struct Reviews {
 impl Reviews {
     pub(crate) fn validating<K, F>(webhook: Webhook<K>, function: F) -> Self
     where
-        K: Object,
+        K: AnyObject,
         F: Fn(&AdmissionContext, &Review<K>) -> Result<Decision, Error> + 'static,
     {
         Self::new(webhook, WebhookType::Validating, move |review| {
@@ -295,7 +297,7 @@ impl Reviews {
 
     pub(crate) fn mutating<K, F>(webhook: Webhook<K>, function: F) -> Self
     where
-        K: Object,
+        K: AnyObject,
         F: Fn(&AdmissionContext, &Review<K>) -> Result<Mutation<K>, Error> + 'static,
     {
         Self::new(webhook, WebhookType::Mutating, move |review| {
@@ -304,7 +306,7 @@ impl Reviews {
             let answer = function(&AdmissionContext(()), &review).map_err(|error| error.to_string())?;
             let changed = answer.object.map(|object| match (&sent, &review.object) {
                 (Some(sent), Some(known)) => changed(sent, known, &object),
-                _ => object.to_json().map_err(|error| format!("cannot serialize the object: {error}")),
+                _ => object.text_of().map_err(|error| format!("cannot serialize the object: {error}")),
             });
             Ok((answer.decision.0, changed.transpose()?))
         })
@@ -335,7 +337,7 @@ impl Reviews {
     }
 }
 
-fn decode<K: Object>(review: wire::Review) -> Result<Review<K>, String> {
+fn decode<K: AnyObject>(review: wire::Review) -> Result<Review<K>, String> {
     let of: TypeMeta = review.of;
     let object = |text: Option<String>| {
         let decode = |text: String| {
@@ -356,11 +358,11 @@ fn decode<K: Object>(review: wire::Review) -> Result<Review<K>, String> {
 
 /// Applies the difference between `before` and `after` to the text that was sent, which may have fields that the type
 /// does not know.
-fn changed(sent: &str, before: &impl Object, after: &impl Object) -> Result<String, String> {
+fn changed(sent: &str, before: &impl AnyObject, after: &impl AnyObject) -> Result<String, String> {
     let problem = |error: serde_json::Error| format!("cannot serialize the object: {error}");
     let value = |text: String| serde_json::from_str::<Value>(&text).map_err(problem);
     let mut sent = value(sent.to_owned())?;
-    let (before, after) = (value(before.to_json().map_err(problem)?)?, value(after.to_json().map_err(problem)?)?);
+    let (before, after) = (value(before.text_of().map_err(problem)?)?, value(after.text_of().map_err(problem)?)?);
     carry(&mut sent, &before, after);
     Ok(sent.to_string())
 }

@@ -98,6 +98,25 @@ impl Conditions {
         self.0.iter()
     }
 
+    /// Iterates over the conditions that `before` lacks, or has with another status. For Events on a transition.
+    ///
+    /// ```
+    /// use pilothouse_sdk::Conditions;
+    /// use serde_json::{from_value, json};
+    ///
+    /// let conditions = |ready: &str| -> Conditions {
+    ///     let time = "2026-01-01T00:00:00Z";
+    ///     let of = |name, status| json!({"type": name, "status": status, "reason": "R", "message": "", "lastTransitionTime": time});
+    ///     from_value(json!([of("Ready", ready), of("Stored", "True")])).unwrap()
+    /// };
+    /// let (before, after) = (conditions("False"), conditions("True"));
+    /// let changed: Vec<&str> = after.transitions(&before).map(|condition| condition.type_.as_str()).collect();
+    /// assert_eq!(changed, ["Ready"]);
+    /// ```
+    pub fn transitions(&self, before: &Self) -> impl Iterator<Item = &Condition> {
+        self.iter().filter(move |new| before.get(&new.type_).is_none_or(|old| old.status != new.status))
+    }
+
     /// Returns `true` if there is no condition.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -75,6 +75,23 @@ impl HttpPermission {
         Self(WirePermission { host: host.into(), port: None, plain: false, methods: Vec::new() })
     }
 
+    /// Creates a permission for the server of a URL, without methods. For URLs of the administrator's configuration.
+    ///
+    /// ```
+    /// use pilothouse_sdk::http::HttpPermission;
+    ///
+    /// let permission = HttpPermission::for_url("http://registrar.dns.svc:8080/zones/example.com").unwrap();
+    /// assert_eq!(permission, HttpPermission::to("registrar.dns.svc").plain().port(8080));
+    /// assert!(HttpPermission::for_url("registrar.dns.svc").is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// Fails with [`Error::Invalid`] if no request can have such a URL.
+    pub fn for_url(url: &str) -> Result<Self, Error> {
+        let Origin { plain, host, port } = Origin::of(url).map_err(|why| Error::Invalid(why.to_owned()))?;
+        Ok(Self(WirePermission { host, port, plain, methods: Vec::new() }))
+    }
+
     /// Adds methods in upper case.
     pub fn methods(mut self, methods: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.0.methods.extend(methods.into_iter().map(Into::into));
@@ -95,6 +112,43 @@ impl HttpPermission {
 
     pub(crate) fn into_wire(self) -> WirePermission {
         self.0
+    }
+}
+
+/// The server of a URL.
+pub(crate) struct Origin {
+    /// `true` for `http://`.
+    pub(crate) plain: bool,
+    /// In lower case, without the brackets of an IPv6 address.
+    pub(crate) host: String,
+    /// `None` if the URL names none.
+    pub(crate) port: Option<u16>,
+}
+
+impl Origin {
+    /// # Errors
+    /// Fails if the host would reject the URL.
+    pub(crate) fn of(url: &str) -> Result<Self, &'static str> {
+        let (plain, rest) = match url.split_once("://") {
+            Some(("https", rest)) => (false, rest),
+            Some(("http", rest)) => (true, rest),
+            _ => return Err("the URL does not begin with https:// or http://"),
+        };
+        if !url.bytes().all(|b| b.is_ascii_graphic() && b != b'\\' && b != b'#') {
+            return Err("the URL has a fragment, a space, a backslash, or a character beyond ASCII");
+        }
+        let authority = rest.split(['/', '?']).next().unwrap_or_default();
+        if authority.contains('@') {
+            return Err("the URL has a user; send a header Authorization instead");
+        }
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => {
+                (host, Some(port.parse().map_err(|_| "the URL's port is not a number from 1 to 65535")?))
+            }
+            _ => (authority, None),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+        if host.is_empty() { Err("the URL names no server") } else { Ok(Self { plain, host, port }) }
     }
 }
 

@@ -144,7 +144,7 @@ pub use exports::{
 pub use k8s_openapi;
 pub use kube;
 pub use mapping::Mapping;
-pub use object::{AnyObject, Key, Object, TypeMeta};
+pub use object::{AnyObject, Key, NotAKind, Object, TypeMeta};
 pub use observer::ObserverContext;
 pub use outcome::Outcome;
 pub use permission::{Permission, Verb};

@@ -168,6 +168,44 @@ impl TypeMeta {
     }
 }
 
+/// Reads a kind as people write it in a configuration: `v1/Pod`, `apps/v1/Deployment`. A pattern is `apps/v1/*`, `apps/*` for a
+/// group, or `*` for all kinds.
+///
+/// ```
+/// use pilothouse_sdk::TypeMeta;
+///
+/// assert_eq!("apps/v1/Deployment".parse::<TypeMeta>().unwrap(), TypeMeta::new("apps/v1", "Deployment"));
+/// assert_eq!("apps/*".parse::<TypeMeta>().unwrap(), TypeMeta::new("apps/*", "*"));
+/// assert_eq!(
+///     "v1/pods".parse::<TypeMeta>().unwrap_err().to_string(),
+///     "\"v1/pods\" is not a kind: write v1/Pod, apps/v1/Deployment, apps/* or *",
+/// );
+/// ```
+impl std::str::FromStr for TypeMeta {
+    type Err = NotAKind;
+
+    fn from_str(text: &str) -> Result<Self, NotAKind> {
+        let is_version =
+            |text: &str| text.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        let of = match *text.split('/').collect::<Vec<_>>().as_slice() {
+            ["*"] => Self::new("*", "*"),
+            [group, "*"] if !is_version(group) => Self::new(format!("{group}/*"), "*"),
+            [version, kind] => Self::new(version, kind),
+            [group, version, kind] => Self::new(format!("{group}/{version}"), kind),
+            _ => return Err(NotAKind(text.to_owned())),
+        };
+        // Names of resources, such as `pods`, are in lower case.
+        let is_kind = of.kind.starts_with(|first: char| first == '*' || first.is_ascii_uppercase());
+        let is_whole = of.api_version.split('/').all(|part| !part.is_empty());
+        if is_kind && is_whole { Ok(of) } else { Err(NotAKind(text.to_owned())) }
+    }
+}
+
+/// A text that names no kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a kind: write v1/Pod, apps/v1/Deployment, apps/* or *")]
+pub struct NotAKind(String);
+
 impl std::fmt::Display for TypeMeta {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.api_version, self.kind)

@@ -213,7 +213,7 @@ impl<E> Plugin<E> {
     pub fn validate<K, F>(mut self, webhook: Webhook<K>, handler: F) -> Self
     where
         E: ExportsAdmission,
-        K: Object,
+        K: AnyObject,
         F: Fn(&AdmissionContext, &Review<K>) -> Result<Decision, Error> + 'static,
     {
         self.reviews.push(Reviews::validating(webhook, handler));
@@ -245,7 +245,7 @@ impl<E> Plugin<E> {
     pub fn mutate<K, F>(mut self, webhook: Webhook<K>, handler: F) -> Self
     where
         E: ExportsAdmission,
-        K: Object,
+        K: AnyObject,
         F: Fn(&AdmissionContext, &Review<K>) -> Result<Mutation<K>, Error> + 'static,
     {
         self.reviews.push(Reviews::mutating(webhook, handler));

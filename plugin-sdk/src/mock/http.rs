@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     contract::{exports::pilothouse::plugin::controller::HttpPermission, pilothouse::plugin::http as wire},
-    http::Error,
+    http::{Error, Origin},
 };
 
 /// A request to another server that the test expects from the plugin. By default, the response has status 200 and no
@@ -133,27 +133,9 @@ impl HttpCall {
 /// # Errors
 /// Fails as the host would, before it sends anything.
 pub(super) fn check(asked: &[HttpPermission], request: &wire::Request) -> Result<(), wire::Error> {
-    let invalid = |why: &str| wire::Error::Invalid(why.to_owned());
-    let (plain, rest) = match request.url.split_once("://") {
-        Some(("https", rest)) => (false, rest),
-        Some(("http", rest)) => (true, rest),
-        _ => return Err(invalid("the URL does not begin with https:// or http://")),
-    };
-    if !request.url.bytes().all(|b| b.is_ascii_graphic() && b != b'\\' && b != b'#') {
-        return Err(invalid("the URL has a fragment, a space, a backslash, or a character beyond ASCII"));
-    }
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    if authority.contains('@') {
-        return Err(invalid("the URL has a user; send a header Authorization instead"));
-    }
+    let Origin { plain, host, port } = Origin::of(&request.url).map_err(|why| wire::Error::Invalid(why.to_owned()))?;
     let default = if plain { 80 } else { 443 };
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => {
-            (host, port.parse().map_err(|_| invalid("the URL's port is not a number from 1 to 65535"))?)
-        }
-        _ => (authority, default),
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+    let port = port.unwrap_or(default);
     let asks = |asked: &HttpPermission| {
         let pattern = asked.host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let is_host = match pattern.strip_prefix('*') {

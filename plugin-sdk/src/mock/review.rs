@@ -2,7 +2,7 @@
 
 use super::{Failure, MockHost};
 use crate::{
-    Decision, Key, Object, Operation, TypeMeta, User,
+    AnyObject, Decision, Operation, User,
     contract::{
         admitting::exports::pilothouse::plugin::admission as wire, exports::pilothouse::plugin::controller::WebhookType,
     },
@@ -38,7 +38,7 @@ impl<'a> Review<'a> {
     /// # Panics
     /// Panics if it cannot be serialized. So do the other operations.
     #[track_caller]
-    pub fn create<K: Object>(self, object: K) -> Reviewing<'a, K> {
+    pub fn create<K: AnyObject>(self, object: K) -> Reviewing<'a, K> {
         self.prepare(Operation::Create, None, Some(object))
     }
 
@@ -47,7 +47,7 @@ impl<'a> Review<'a> {
     /// # Panics
     /// Panics as [`create`](Self::create) does.
     #[track_caller]
-    pub fn update<K: Object>(self, old: &K, object: K) -> Reviewing<'a, K> {
+    pub fn update<K: AnyObject>(self, old: &K, object: K) -> Reviewing<'a, K> {
         self.prepare(Operation::Update, Some(old), Some(object))
     }
 
@@ -56,19 +56,19 @@ impl<'a> Review<'a> {
     /// # Panics
     /// Panics as [`create`](Self::create) does.
     #[track_caller]
-    pub fn delete<K: Object>(self, old: &K) -> Reviewing<'a, K> {
+    pub fn delete<K: AnyObject>(self, old: &K) -> Reviewing<'a, K> {
         self.prepare(Operation::Delete, Some(old), None)
     }
 
     #[track_caller]
-    fn prepare<K: Object>(self, operation: Operation, old: Option<&K>, object: Option<K>) -> Reviewing<'a, K> {
-        let text = |object: &K| object.to_json().expect("the object can be JSON");
-        let TypeMeta { api_version, kind } = K::type_meta();
-        let key = object.as_ref().or(old).map_or_else(|| Key::cluster(""), Object::key);
+    fn prepare<K: AnyObject>(self, operation: Operation, old: Option<&K>, object: Option<K>) -> Reviewing<'a, K> {
+        let text = |object: &K| object.text_of().expect("the object can be JSON");
+        let about = object.as_ref().or(old).expect("a request is about an object");
+        let (of, key) = (about.kind_of(), about.key_of());
         let review = wire::Review {
             webhook: self.webhook,
             operation,
-            of: TypeMeta { api_version, kind },
+            of,
             key,
             subresource: None,
             object: object.as_ref().map(text),
@@ -80,7 +80,7 @@ impl<'a> Review<'a> {
     }
 }
 
-impl<K: Object> Reviewing<'_, K> {
+impl<K: AnyObject> Reviewing<'_, K> {
     /// Sends the request as this user. The default is `tester`, in no group.
     pub fn user(mut self, name: impl Into<String>, groups: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.review.user.name = name.into();

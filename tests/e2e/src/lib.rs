@@ -19,6 +19,7 @@ pub mod cluster;
 #[cfg(test)]
 mod docs;
 mod embedded;
+pub mod far_end;
 pub mod host;
 pub mod kubectl;
 pub mod metrics;
@@ -32,6 +33,7 @@ pub mod wait;
 
 pub use apple::Apple;
 pub use cluster::{Cluster, Kind};
+pub use far_end::FarEnd;
 pub use host::{Host, Pod};
 pub use plugin::{Plugin, Plugins};
 pub use scene::Scene;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use pilothouse_apiserver::yaml;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use wit_component::{ComponentEncoder, LibraryInfo};
@@ -81,6 +82,14 @@ impl Plugin {
         Self::load(&built("plugins"), "bundle")
     }
 
+    /// Returns a plugin of the folder `plugins`, with its own grants.
+    ///
+    /// # Errors
+    /// The plugin is not built. The error says how to build it.
+    pub fn example(name: &str) -> Result<Self> {
+        Self::load(&built("plugins"), name)
+    }
+
     /// Returns a guest of `tests/guests`, with its grants if it has any.
     ///
     /// # Errors
@@ -150,12 +159,12 @@ impl Plugin {
         self.with("limits", limits)
     }
 
-    /// Sets a member of the file of a plugin that was [granted](Self::granted) something.
+    /// Sets a member of `<name>.yaml`.
     ///
     /// # Errors
-    /// The plugin has no grants of that form.
+    /// The file is not YAML.
     pub fn with(mut self, member: &str, value: &Value) -> Result<Self> {
-        let mut yaml: Value = serde_json::from_str(self.yaml.as_deref().unwrap_or_default())?;
+        let mut yaml = yaml::first(self.yaml.as_deref().unwrap_or_default())?.value;
         yaml[member] = value.clone();
         self.yaml = Some(yaml.to_string());
         Ok(self)

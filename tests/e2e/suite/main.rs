@@ -36,6 +36,7 @@ mod thousand;
 mod troubles;
 mod watches;
 mod webhooks;
+mod website;
 
 use std::process::ExitCode;
 
@@ -244,5 +245,6 @@ fn main() -> ExitCode {
             invariant_8_a_review_that_fails_costs_itself_one_call,
             objects_are_converted_between_versions,
         }
+        website { a_website_is_rolled_out_registered_scaled_and_cleaned_up }
     })
 }

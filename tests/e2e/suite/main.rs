@@ -27,6 +27,7 @@ mod quiet;
 mod reaching;
 mod reads;
 mod references;
+mod registry_policy;
 mod reload;
 mod restores;
 mod server;
@@ -204,6 +205,7 @@ fn main() -> ExitCode {
         references {
             a_configuration_follows_the_secret_that_it_refers_to_and_no_log_has_its_value,
         }
+        registry_policy { images_of_other_registries_are_denied_through_the_api_server }
         reload {
             invariant_9_a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile,
             a_new_revision_takes_effect_on_every_object,

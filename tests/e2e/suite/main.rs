@@ -19,6 +19,7 @@ mod hostile;
 mod http;
 mod instances;
 mod kubectl;
+mod kubediff;
 mod metrics;
 mod outages;
 mod pod;
@@ -175,6 +176,7 @@ fn main() -> ExitCode {
             kubectl_works_with_the_development_server,
             kubectl_describe_says_why_an_object_is_not_reconciled,
         }
+        kubediff { each_change_is_reported_field_by_field_and_no_secret_is }
         outages {
             an_unreachable_api_server_is_waited_for,
             a_restarted_api_server_is_found_again,

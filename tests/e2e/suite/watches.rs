@@ -161,7 +161,7 @@ async fn runs(host: &mut Host, does: bool) -> Result<()> {
 }
 
 /// Deletes definitions that an earlier test left on this API server.
-async fn clear(scene: &Scene) -> Result<()> {
+pub(crate) async fn clear(scene: &Scene) -> Result<()> {
     eventually("no fruit is defined", async || {
         for name in ["pears.example.com", "plums.example.com"] {
             if definitions(scene).get_opt(name).await?.is_some() {
@@ -174,7 +174,7 @@ async fn clear(scene: &Scene) -> Result<()> {
     .await
 }
 
-async fn define(scene: &Scene, kind: &str) -> Result<()> {
+pub(crate) async fn define(scene: &Scene, kind: &str) -> Result<()> {
     let plural = format!("{}s", kind.to_lowercase());
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition: CustomResourceDefinition = from_value(json!({
@@ -189,7 +189,7 @@ async fn define(scene: &Scene, kind: &str) -> Result<()> {
     Ok(())
 }
 
-async fn grow(scene: &Scene, kind: &str, name: &str) -> Result<()> {
+pub(crate) async fn grow(scene: &Scene, kind: &str, name: &str) -> Result<()> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", kind));
     let fruit: Api<DynamicObject> = Api::namespaced_with(scene.client(), &scene.namespace, &resource);
     eventually(&format!("the API server serves the kind {kind}"), async || {

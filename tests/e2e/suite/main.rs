@@ -2,6 +2,7 @@
 //! etcd and kube-apiserver. Run `make build` first.
 
 mod access;
+mod auditor;
 mod bundle;
 mod children;
 mod code;
@@ -47,6 +48,7 @@ use pilothouse_e2e::{suite, tests};
 fn main() -> ExitCode {
     suite::run(tests! {
         access { a_host_that_may_do_nothing_says_so }
+        auditor { what_breaks_a_rule_is_reported_until_it_is_repaired }
         bundle { invariant_11_a_bundle_follows_whatever_it_read }
         children {
             a_myapple_gets_its_children_and_its_status,

@@ -1,0 +1,238 @@
+//! Audits the cluster, and reports what breaks a rule:
+//! - objects without an owner;
+//! - objects without the labels that costs are booked by;
+//! - drift: objects that are no longer as they were applied.
+//!
+//! By its grants, it reads the cluster, and writes nothing but Events and the status of its reports.
+
+mod drift;
+mod resource;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use pilothouse_sdk::{
+    metrics::{Counter, Gauge},
+    prelude::*,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use crate::resource::{AuditReport, AuditReportSpec, AuditReportStatus, Finding, Rule};
+
+/// Findings in a status. Its size has a bound.
+const LISTED: usize = 100;
+
+/// Events of one audit. More would help nobody.
+const EVENTS: usize = 20;
+
+/// Paths of fields in the message of a finding.
+const PATHS: usize = 5;
+
+static FINDINGS: Gauge<2> = Gauge::new("auditor_findings", "Objects that break a rule.").labels(["report", "rule"]);
+static AUDITS: Counter = Counter::new("auditor_audits_total", "Audits of the cluster.");
+
+/// The administrator's configuration: the rules. Kinds are written as `v1/Pod` and `apps/v1/Deployment`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Config {
+    /// Kinds whose objects need an owner.
+    pub owned: Vec<String>,
+    /// Kinds whose objects need `labels`.
+    pub labelled: Vec<String>,
+    /// The labels by which costs are booked, such as `team`.
+    pub labels: Vec<String>,
+    /// Kinds whose objects must be as `kubectl apply` applied them.
+    pub applied: Vec<String>,
+    /// Paths of fields that may drift, with all below them: `spec.replicas`.
+    pub ignore: Vec<String>,
+    /// Namespaces that are not audited.
+    pub except_namespaces: Vec<String>,
+    /// The shortest time between two audits. 0 audits after each change.
+    pub pause_seconds: u32,
+}
+
+/// A kind, and the rules for its objects.
+struct Audited {
+    of: TypeMeta,
+    rules: Vec<Rule>,
+}
+
+impl Config {
+    /// # Errors
+    /// Fails if a text names no kind.
+    fn audited(&self) -> Result<Vec<Audited>, Error> {
+        let mut all: Vec<Audited> = Vec::new();
+        for (kinds, rule) in
+            [(&self.owned, Rule::Ownerless), (&self.labelled, Rule::MissingLabels), (&self.applied, Rule::Drift)]
+        {
+            for kind in kinds {
+                let of: TypeMeta = kind.parse()?;
+                match all.iter_mut().find(|audited| audited.of == of) {
+                    Some(audited) => audited.rules.push(rule),
+                    None => all.push(Audited { of, rules: vec![rule] }),
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The plugin.
+///
+/// # Errors
+/// Fails if the configuration names something that is not a kind.
+#[plugin]
+pub fn auditor(config: Config) -> Result<Plugin, Error> {
+    let audited = config.audited()?;
+    // Its own status would wake it. So would each change of a status that nobody audits.
+    let mut controller = Controller::of::<AuditReport>().when(Predicate::generation());
+    for Audited { of, .. } in &audited {
+        controller = controller.reads_with(Watch::to(of.clone()).without(["status"]));
+    }
+    let controller = controller.reconcile(move |ctx, report| reconcile(&config, &audited, ctx, report));
+    Ok(Plugin::new("Reports objects without owner, without cost labels, and with drift.")
+        .crd::<AuditReport>()
+        .config_schema::<Config>()
+        .metric(&FINDINGS)
+        .metric(&AUDITS)
+        .permission(Permission::events())
+        .controller(controller))
+}
+
+fn reconcile(config: &Config, audited: &[Audited], ctx: &Context, report: &AuditReport) -> Result<Outcome, Error> {
+    if ctx.phase() != Phase::Live {
+        Rule::ALL.iter().for_each(|rule| FINDINGS.set([report.name(), rule.as_str()], 0.0));
+        return Ok(Outcome::new());
+    }
+    let before = report.status.clone().unwrap_or_default();
+    if let Some(wait) = pause(config, ctx, report, &before) {
+        // Debounce: a rollout changes many objects, and one audit after it is enough.
+        return Ok(Outcome::new().requeue_after(wait));
+    }
+
+    AUDITS.inc([]);
+    let mut findings = Vec::new();
+    for kind in audited {
+        audit(config, kind, ctx, &report.spec.namespaces, &mut findings)?;
+    }
+    let [ownerless, missing_labels, drift] = Rule::ALL.map(|rule| {
+        let count = findings.iter().filter(|finding| finding.rule == rule).count();
+        FINDINGS.set([report.name(), rule.as_str()], count as f64);
+        u32::try_from(count).unwrap_or(u32::MAX)
+    });
+    let mut conditions = before.conditions.clone();
+    let message = format!("{ownerless} ownerless, {missing_labels} without labels, {drift} drifted");
+    let reason = if findings.is_empty() { "NothingFound" } else { "Findings" };
+    conditions.set(ctx.condition("Clean", findings.is_empty(), reason, message));
+
+    findings.truncate(LISTED);
+    let events = findings.iter().filter(|finding| !before.findings.contains(finding)).take(EVENTS).map(event);
+    let outcome = Outcome::new().events(events);
+    Ok(outcome.status(AuditReportStatus {
+        audited_at: Some(seconds(ctx.now()).to_string()),
+        ownerless,
+        missing_labels,
+        drift,
+        findings,
+        conditions,
+        observed_generation: report.metadata.generation,
+    }))
+}
+
+/// Returns how long the next audit has to wait.
+fn pause(config: &Config, ctx: &Context, report: &AuditReport, before: &AuditReportStatus) -> Option<Duration> {
+    if before.observed_generation != report.metadata.generation {
+        return None;
+    }
+    let last: Timestamp = before.audited_at.as_ref()?.parse().ok()?;
+    let passed = Duration::try_from(ctx.now().duration_since(last)).ok()?;
+    Duration::from_secs(config.pause_seconds.into()).checked_sub(passed).filter(|wait| !wait.is_zero())
+}
+
+fn seconds(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// Adds what is wrong with the objects of a kind.
+fn audit(
+    config: &Config,
+    kind: &Audited,
+    ctx: &Context,
+    namespaces: &[String],
+    findings: &mut Vec<Finding>,
+) -> Result<(), Error> {
+    // Only changes of these fields wake the report.
+    let mut fields = vec!["metadata.labels", "metadata.ownerReferences", "metadata.deletionTimestamp"];
+    if kind.rules.contains(&Rule::Drift) {
+        fields.extend(["metadata.annotations", "spec", "data"]);
+    }
+    let everywhere = || ctx.cache().list_dynamic(kind.of.clone()).fields::<Dynamic>(fields.clone());
+    let lists = match namespaces {
+        [] => vec![everywhere()],
+        some => some.iter().map(|namespace| everywhere().namespace(namespace)).collect(),
+    };
+    let except: BTreeSet<&str> = config.except_namespaces.iter().map(String::as_str).collect();
+    for object in lists.into_iter().flatten() {
+        let object = object?;
+        let metadata = &object.metadata;
+        let is_excepted = metadata.namespace.as_deref().is_some_and(|namespace| except.contains(namespace));
+        if is_excepted || metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        for rule in &kind.rules {
+            if let Some(message) = problem(config, *rule, &object)? {
+                findings.push(Finding {
+                    rule: *rule,
+                    api_version: kind.of.api_version.clone(),
+                    kind: kind.of.kind.clone(),
+                    namespace: metadata.namespace.clone(),
+                    name: object.name().to_owned(),
+                    message,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns how an object breaks a rule.
+fn problem(config: &Config, rule: Rule, object: &Dynamic) -> Result<Option<String>, Error> {
+    let metadata = &object.metadata;
+    Ok(match rule {
+        Rule::Ownerless => {
+            let is_owned = metadata.owner_references.iter().flatten().next().is_some();
+            (!is_owned).then(|| "nobody owns it".to_owned())
+        }
+        Rule::MissingLabels => {
+            let has = |label: &String| metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+            let missing: Vec<&str> = config.labels.iter().filter(|label| !has(label)).map(String::as_str).collect();
+            (!missing.is_empty()).then(|| format!("it lacks the labels {}", missing.join(", ")))
+        }
+        Rule::Drift => {
+            let Some(applied) = metadata.annotations.as_ref().and_then(|all| all.get(drift::APPLIED)) else {
+                return Ok(None);
+            };
+            // Anybody may write an annotation, so it need not be JSON.
+            let Ok(applied) = serde_json::from_str::<Value>(applied) else {
+                return Ok(Some("its annotation of what was applied is not JSON".to_owned()));
+            };
+            let paths = drift::drift(&applied, &serde_json::to_value(object)?, &config.ignore);
+            let more = paths.len().saturating_sub(PATHS);
+            let named = paths.iter().take(PATHS).cloned().collect::<Vec<_>>().join(", ");
+            match paths.len() {
+                0 => None,
+                _ if more > 0 => Some(format!("not as it was applied: {named} and {more} more")),
+                _ => Some(format!("not as it was applied: {named}")),
+            }
+        }
+    })
+}
+
+/// Returns an Event on the object that breaks a rule.
+fn event(finding: &Finding) -> Event {
+    let Finding { rule, api_version, kind, namespace, name, message } = finding;
+    let key = Key { namespace: namespace.clone(), name: name.clone() };
+    Event::warning(rule.as_str(), message).about_a(TypeMeta::new(api_version, kind), key)
+}

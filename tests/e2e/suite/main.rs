@@ -31,6 +31,7 @@ mod reads;
 mod references;
 mod registry_policy;
 mod reload;
+mod resource_watch;
 mod restores;
 mod server;
 mod starvation;
@@ -218,6 +219,7 @@ fn main() -> ExitCode {
             a_removed_plugin_stops_and_the_others_go_on,
             a_new_plugin_starts_without_a_restart,
         }
+        resource_watch { kinds_that_a_custom_resource_names_are_counted_and_listed }
         restores {
             invariant_4_a_server_whose_versions_went_back_is_followed,
             invariant_4_a_server_whose_versions_were_raised_is_followed,

@@ -31,13 +31,18 @@ plugins: ## Build the plugins (target/plugins/*.wasm)
 guests: ## Build the guests of the tests (target/guests/*.wasm)
 	@sh plugins/build.sh guests
 
-demo: build ## From a fresh clone to a reconciled MyApple; stays up, needs no cluster
-	@echo "To see a reload: change plugins/myapple/src/lib.rs, and run 'make plugins' in another terminal."
-	@$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
+# The examples of all plugins that `make plugins` builds.
+$(TARGET)/demo: $(foreach crate,$(wildcard plugins/*/Cargo.toml),$(wildcard $(dir $(crate))examples/*.yaml))
+	@rm -rf $@ && mkdir -p $@
+	@for file in $^; do cp $$file $@/$$(echo $$file | cut -d/ -f2)-$$(basename $$file); done
 
-demo-check: build ## The same unattended: checks what it sees, and ends
+demo: build $(TARGET)/demo ## From a fresh clone to a reconciled MyApple; stays up, needs no cluster
+	@echo "To see a reload: change plugins/myapple/src/lib.rs, and run 'make plugins' in another terminal."
+	@$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests $(TARGET)/demo
+
+demo-check: build $(TARGET)/demo ## The same unattended: checks what it sees, and ends
 	@$(TARGET)/debug/demo-check \
-		$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests plugins/myapple/examples
+		$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests $(TARGET)/demo
 
 test: build guests ## All tests that need no real API server
 	$(CARGO) test $(TESTED) --exclude pilothouse-real

@@ -7,9 +7,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Pod},
+};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use pilothouse_e2e::{
@@ -17,7 +21,7 @@ use pilothouse_e2e::{
     wait::{eventually, within},
 };
 use pilothouse_real::process::{Process, last_lines};
-use serde_json::json;
+use serde_json::{from_value, json};
 
 /// More than the host's grace for calls in flight (30 s).
 const END: Duration = Duration::from_secs(45);
@@ -101,6 +105,8 @@ async fn check(output: &Path) -> Result<()> {
     .await?;
     say("children go with their MyApple");
 
+    others(&client, output).await?;
+
     let printed = std::fs::read_to_string(output).context("cannot read what the demo printed")?;
     for shown in ["changed", "wrote", "reconciled", &apple.child(0)] {
         ensure!(printed.contains(shown), "the demo does not show `{shown}`");
@@ -109,6 +115,57 @@ async fn check(output: &Path) -> Result<()> {
     let status = demo.wait(END).await?;
     if !status.success() {
         bail!("after SIGTERM the demo ended with {status}");
+    }
+    Ok(())
+}
+
+/// Looks at the other plugins: what each made of its example.
+async fn others(client: &Client, output: &Path) -> Result<()> {
+    let of = |group: &str, kind: &str, plural: &str| {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
+    };
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    eventually("the example of website has its Deployment", async || {
+        deployments.get("blog").await.map(drop).map_err(Into::into)
+    })
+    .await?;
+    say("website: blog has its Deployment");
+
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "restricted");
+    let pod: Pod = from_value(json!({
+        "metadata": {"name": "web"}, "spec": {"containers": [{"name": "web", "image": "docker.io/nginx"}]},
+    }))?;
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("registry-policy denies an image", async || match pods.create(&dry, &pod).await {
+        Err(kube::Error::Api(status)) if status.message.contains("not from an allowed registry") => Ok(()),
+        other => bail!("{other:?}"),
+    })
+    .await?;
+    say("registry-policy: an image of another registry is denied");
+
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let color = Patch::Merge(json!({"data": {"color": "crimson"}}));
+    maps.patch("settings", &PatchParams::default(), &color).await.context("cannot edit the example of kubediff")?;
+    eventually("kubediff reports the edit", async || {
+        let printed = std::fs::read_to_string(output).context("cannot read what the demo printed")?;
+        ensure!(printed.contains(r#""new":"crimson""#), "it did not yet");
+        Ok(())
+    })
+    .await?;
+    say("kubediff: an edit is reported with both values");
+
+    for (plugin, resource, name, condition) in [
+        ("auditor", of("audit.example.com", "AuditReport", "auditreports"), "cluster", "Clean"),
+        ("resource-watch", of("watch.example.com", "ResourceWatch", "resourcewatches"), "workloads", "Ready"),
+    ] {
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        eventually(&format!("the example of {plugin} has its status"), async || {
+            let status = all.get(name).await?.data["status"].clone();
+            ensure!(status["conditions"][0]["type"] == condition, "it is {status}");
+            Ok(())
+        })
+        .await?;
+        say(&format!("{plugin}: {name} has its status"));
     }
     Ok(())
 }

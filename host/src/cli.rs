@@ -9,8 +9,10 @@ mod describe;
 mod dev;
 mod feed;
 mod inspect;
+mod language;
 mod logging;
 mod manifests;
+mod new;
 mod run;
 mod test;
 mod webhooks;
@@ -31,6 +33,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    New(new::Args),
     Run(Box<run::Args>),
     Dev(dev::Args),
     Apiserver(apiserver::Args),
@@ -48,6 +51,7 @@ pub fn main() -> ExitCode {
         allocator::give_back_large_buffers();
     }
     let done = match command {
+        Command::New(args) => new::main(&args),
         Command::Run(args) => run::main(*args),
         Command::Dev(args) => dev::main(args),
         Command::Apiserver(args) => apiserver::main(&args),

@@ -3,6 +3,7 @@
 //! Owns arguments, the configuration file, logging, and everything that is printed.
 
 mod apiserver;
+mod build;
 mod compile;
 mod config;
 mod describe;
@@ -13,7 +14,10 @@ mod language;
 mod logging;
 mod manifests;
 mod new;
+mod project;
+mod rebuild;
 mod run;
+mod sources;
 mod test;
 mod webhooks;
 
@@ -34,6 +38,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     New(new::Args),
+    Build(build::Args),
     Run(Box<run::Args>),
     Dev(dev::Args),
     Apiserver(apiserver::Args),
@@ -52,6 +57,7 @@ pub fn main() -> ExitCode {
     }
     let done = match command {
         Command::New(args) => new::main(&args),
+        Command::Build(args) => build::main(&args),
         Command::Run(args) => run::main(*args),
         Command::Dev(args) => dev::main(args),
         Command::Apiserver(args) => apiserver::main(&args),

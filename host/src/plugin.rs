@@ -30,8 +30,8 @@ mod source;
 mod status;
 mod task;
 
-pub(crate) use candidate::call_limits;
 pub use candidate::{Activate, ActivateError, Candidate};
+pub(crate) use candidate::{all_grants, call_limits, ungranted};
 pub use change::{Change, Content, Found, Problem, SettingsFile};
 pub use lifecycle::Lifecycle;
 pub use mode::Mode;

@@ -1,6 +1,7 @@
 //! `pilothouse dev`: an embedded API server, plugins with all permissions that they ask for, and a line for each event.
 
 use std::{
+    convert::Infallible,
     fmt::Write as _,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use pilothouse_core::key::TypeMeta;
 use tokio::{net::TcpListener, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,9 @@ use super::{
     config::{self, CacheArgs},
     logging,
     manifests::Manifests,
-    run::stop_signal,
+    project::{Profile, Project},
+    rebuild::{Build, Builder},
+    run::{ensure_directory, stop_signal},
     webhooks,
 };
 use crate::{
@@ -27,21 +30,35 @@ use crate::{
     plugin::Mode,
 };
 
-/// Run plugins against an embedded API server, with no cluster
+/// Build and run plugins against an embedded API server, with no cluster
 ///
-/// Starts the API server, applies the manifests, and runs the plugins with all permissions that they ask for. Shows what
-/// changed, which plugin was called, what it wrote, and how long each took.
+/// Builds the project, starts the API server, applies the manifests, and runs the plugins with all permissions that they ask for. Shows what
+/// changed, which plugin was called, what it wrote, and how long each took. At each change of a source, it builds the project again, and reloads
+/// the plugin.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
+  pilothouse dev
+  pilothouse dev operators/my-site --manifests operators/my-site/examples --kubeconfig-out dev.kubeconfig
   pilothouse dev --plugins target/plugins --manifests plugins/myapple/examples
-  pilothouse dev --plugins target/plugins --port 8001 --kubeconfig-out dev.kubeconfig")]
+  pilothouse dev --plugins target/plugins --build 'make plugins' --watch plugins")]
 pub(super) struct Args {
-    /// The directory of plugins
+    /// The project to build and run [default: the current folder, unless --plugins is given]
+    #[arg(value_name = "PROJECT", conflicts_with = "plugins")]
+    pub(super) project: Option<PathBuf>,
+    /// A directory of plugins, in place of a project
     #[arg(long, value_name = "DIR")]
-    pub(super) plugins: PathBuf,
-    /// A file or directory of YAML or JSON manifests to apply at the start, as `kubectl apply -f` does
+    pub(super) plugins: Option<PathBuf>,
+    /// The command that builds the plugins of --plugins: run at the start, and at each change below --watch
+    #[arg(long, value_name = "COMMAND", requires = "plugins")]
+    pub(super) build: Option<String>,
+    /// A file or folder of sources; may be given several times [default: the current folder]
+    #[arg(long, value_name = "PATH", requires = "build")]
+    pub(super) watch: Vec<PathBuf>,
+    /// Manifests to apply at the start; may be given several times [default: PROJECT/examples, if it exists]
+    ///
+    /// A file of YAML or JSON, a folder with all that is below it, a kustomization, or `-` for standard input. Objects may come in any order.
     #[arg(long, value_name = "PATH")]
-    pub(super) manifests: Option<PathBuf>,
+    pub(super) manifests: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) cache: CacheArgs,
     /// The API server's port on 127.0.0.1; 0 takes a free one
@@ -65,16 +82,52 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(30);
 
 pub(super) fn main(args: Args) -> anyhow::Result<()> {
+    let (plugins, build) = args.plugins()?;
     logging::start_feed(&args.log)?;
-    let manifests = match &args.manifests {
-        Some(path) => Manifests::read(path)?,
-        None => Manifests::default(),
-    };
-    super::block_on(dev(args, manifests))
+    let manifests = Manifests::read(&args.manifests())?;
+    super::block_on(dev(args, plugins, build, manifests))
 }
 
-async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
+impl Args {
+    /// Returns the directory of plugins, and what is built into it.
+    fn plugins(&self) -> anyhow::Result<(PathBuf, Option<Build>)> {
+        let Some(plugins) = &self.plugins else {
+            let project = Project::open(&self.project_dir())?;
+            return Ok((project.output(Profile::Debug), Some(Build::Project(project))));
+        };
+        let Some(command) = self.build.clone() else {
+            ensure_directory(plugins)?;
+            return Ok((plugins.clone(), None));
+        };
+        let sources = if self.watch.is_empty() { vec![PathBuf::from(".")] } else { self.watch.clone() };
+        for source in &sources {
+            ensure!(source.exists(), "cannot watch {}: it does not exist", source.display());
+        }
+        Ok((plugins.clone(), Some(Build::Shell { command, sources })))
+    }
+
+    fn project_dir(&self) -> PathBuf {
+        self.project.clone().unwrap_or_else(|| ".".into())
+    }
+
+    /// Returns the paths of the manifests to apply.
+    fn manifests(&self) -> Vec<PathBuf> {
+        let examples = self.project_dir().join("examples");
+        let is_default = self.manifests.is_empty() && self.plugins.is_none() && examples.is_dir();
+        if is_default { vec![examples] } else { self.manifests.clone() }
+    }
+}
+
+async fn dev(args: Args, plugins: PathBuf, build: Option<Build>, manifests: Manifests) -> anyhow::Result<()> {
     let mut signal = pin!(stop_signal()?);
+    let mut builder = build.map(Builder::new);
+    if let Some(builder) = &mut builder {
+        tokio::select! {
+            () = signal.as_mut() => return Ok(()),
+            () = builder.first() => {}
+        }
+        ensure_directory(&plugins)?;
+    }
     let embedded = Embedded::bind(args.port, args.kubeconfig_out.clone()).await?;
     let kubeconfig = embedded.kubeconfig.clone();
     let server = embedded.listener.local_addr()?;
@@ -85,7 +138,7 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     println!("API server   http://{server}, in memory");
     println!("kubeconfig   {}", kubeconfig.display());
     println!("status       http://{admin_address}/readyz, metrics http://{admin_address}/metrics");
-    println!("plugins      {}\n", args.plugins.display());
+    println!("plugins      {}\n", plugins.display());
 
     // The host ends before the API server, because it finishes its calls there.
     let (stop, host_ended) = (CancellationToken::new(), CancellationToken::new());
@@ -95,7 +148,7 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     let cluster = cluster::connect(&connect).await?;
     let cache = args.cache.cache_dir.unwrap_or_else(config::cache_dir);
     let options = Options {
-        plugins: args.plugins.clone(),
+        plugins: plugins.clone(),
         cache: Some(cache),
         mode: Mode::Dev,
         grace_period: GRACE,
@@ -104,18 +157,29 @@ async fn dev(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     let host = Host::new(options, &cluster)?;
     let view = host.view();
     let running = host.run(admin, stop.clone().cancelled_owned());
+    let reload = match &builder {
+        Some(_) => "Save a source and its plugin is built and reloaded.".to_owned(),
+        None => format!("Replace a file in {} and its plugin is reloaded.", plugins.display()),
+    };
+    let show = async {
+        manifests.apply(&cluster, |line| println!("{line}")).await;
+        // The effects of the manifests are shown before the hints.
+        settled(&view).await;
+        print!("{}", invitation(&kubeconfig, &reload, &resources(&view, &cluster)));
+        std::future::pending::<Infallible>().await
+    };
+    let follow = async {
+        match builder {
+            Some(builder) => builder.follow().await,
+            None => std::future::pending().await,
+        }
+    };
     let play = async {
         tokio::select! {
-            () = signal.as_mut() => return anyhow::Ok(()),
-            () = manifests.apply(&cluster, |line| println!("{line}")) => {}
+            () = signal => anyhow::Ok(()),
+            never = show => match never {},
+            never = follow => match never {},
         }
-        tokio::select! {
-            () = signal.as_mut() => return Ok(()),
-            // The effects of the manifests are shown before the hints.
-            () = settled(&view) => print!("{}", invitation(&kubeconfig, &args.plugins, &resources(&view, &cluster))),
-        }
-        signal.as_mut().await;
-        Ok(())
     };
     let played = async {
         let played = play.await;
@@ -140,7 +204,7 @@ async fn settled(host: &HostView) {
 }
 
 /// Returns hints of what to try.
-fn invitation(kubeconfig: &Path, plugins: &Path, resources: &[Resources]) -> String {
+fn invitation(kubeconfig: &Path, reload: &str, resources: &[Resources]) -> String {
     let mut text = String::from("\nReady. In another terminal, with any kubectl:\n\n");
     let _ = writeln!(text, "  export KUBECONFIG={}", kubeconfig.display());
     for Resources { reconciled, owned } in resources {
@@ -152,11 +216,7 @@ fn invitation(kubeconfig: &Path, plugins: &Path, resources: &[Resources]) -> Str
         }
         let _ = writeln!(text, "  kubectl delete {reconciled} --all");
     }
-    let _ = writeln!(
-        text,
-        "\nReplace a file in {} and its plugin is reloaded. Events are shown here; stop with ctrl-c.\n",
-        plugins.display()
-    );
+    let _ = writeln!(text, "\n{reload} Events are shown here; stop with ctrl-c.\n");
     text
 }
 
@@ -188,13 +248,16 @@ fn resources(host: &HostView, cluster: &Cluster) -> Vec<Resources> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn the_invitation_names_what_the_plugins_work_on() {
         let resources =
             [Resources { reconciled: "myapples.stable.example.com".into(), owned: vec!["configmaps".into()] }];
-        insta::assert_snapshot!(invitation(Path::new("dev.kubeconfig"), Path::new("target/plugins"), &resources), @r"
+        insta::assert_snapshot!(invitation(Path::new("dev.kubeconfig"), "Save a source.", &resources), @r"
 
         Ready. In another terminal, with any kubectl:
 
@@ -204,8 +267,48 @@ mod tests {
           kubectl delete configmaps --all   # they come back
           kubectl delete myapples.stable.example.com --all
 
-        Replace a file in target/plugins and its plugin is reloaded. Events are shown here; stop with ctrl-c.
+        Save a source. Events are shown here; stop with ctrl-c.
 
         ");
+    }
+
+    fn args(words: &[&str]) -> anyhow::Result<Args> {
+        let words = ["pilothouse", "dev"].into_iter().chain(words.iter().copied());
+        match Cli::try_parse_from(words)?.command {
+            Command::Dev(args) => Ok(args),
+            _ => anyhow::bail!("not dev"),
+        }
+    }
+
+    #[test]
+    fn a_project_is_built_into_a_folder_of_its_own_and_its_examples_are_applied() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let project = dir.path().display().to_string();
+        assert!(args(&[&project])?.plugins().is_err());
+        std::fs::write(dir.path().join("Cargo.toml"), "")?;
+        let of_project = args(&[&project])?;
+        let (plugins, build) = of_project.plugins()?;
+        assert_eq!(plugins, dir.path().join("build/debug"));
+        assert!(matches!(build, Some(Build::Project(_))));
+        assert!(of_project.manifests().is_empty());
+        std::fs::create_dir(dir.path().join("examples"))?;
+        assert_eq!(of_project.manifests(), [dir.path().join("examples")]);
+        assert_eq!(
+            args(&[&project, "--manifests", "a", "--manifests", "b"])?.manifests(),
+            ["a", "b"].map(PathBuf::from)
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_directory_of_plugins_must_exist_unless_a_command_makes_it() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        let missing = dir.path().join("none").display().to_string();
+        assert!(args(&["--plugins", &missing])?.plugins().is_err());
+        let (_, build) = args(&["--plugins", &missing, "--build", "make plugins"])?.plugins()?;
+        assert!(matches!(build, Some(Build::Shell { sources, .. }) if sources == [PathBuf::from(".")]));
+        assert!(args(&["--plugins", &missing, "--build", "make", "--watch", &missing])?.plugins().is_err());
+        assert!(args(&["--watch", "src"]).is_err() && args(&[".", "--plugins", "x"]).is_err());
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, num::NonZeroU32, path::PathBuf, time::Duration};
 use anyhow::Context;
 use clap::ValueEnum;
 use pilothouse_core::{
-    grant::{self, Grants},
+    grant,
     key::TypeMeta,
     manifest::{HttpPermission, MappedWatch, Mapping, Watch, WatchPattern},
     predicate::{Condition, Predicate, Test},
@@ -13,15 +13,17 @@ use pilothouse_core::{
 use serde_json::json;
 
 use super::describe::{Described, describe};
-use crate::wasm::Revision;
+use crate::{plugin::all_grants, wasm::Revision};
 
 /// Show what a plugin is and asks for
 ///
 /// Loads the plugin in the sandbox, as the host would, and lets it describe itself. Prints its manifest, imports and size, and
-/// the permissions that it asks for as the administrator's file grants them.
+/// the permissions that it asks for as the administrator's file grants them. The file may have any name.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   pilothouse inspect target/plugins/myapple.wasm
+  pilothouse inspect target/wasm32-unknown-unknown/debug/my_site.wasm --config my-site.yaml
+  pilothouse inspect build/my-site.wasm --crds | kubectl apply --server-side -f -
   pilothouse inspect target/plugins/myapple.wasm --output json | jq .permissions")]
 pub(super) struct Args {
     /// The plugin: a component, or a core module that wit-bindgen made
@@ -30,6 +32,12 @@ pub(super) struct Args {
     /// The form of the output
     #[arg(long, short, value_enum, default_value_t)]
     pub(super) output: Output,
+    /// The administrator's file, whose `config:` the plugin is given [default: NAME.yaml beside the plugin, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Print only the CustomResourceDefinitions that the plugin brings, as YAML
+    #[arg(long, conflicts_with = "output")]
+    pub(super) crds: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -42,14 +50,30 @@ pub(super) enum Output {
 }
 
 pub(super) fn main(args: &Args) -> anyhow::Result<()> {
-    let described = super::block_on(describe(&args.plugin));
-    let Described { revision, size, limits } =
+    let described = super::block_on(describe(&args.plugin, args.config.as_deref()));
+    let Described { revision, size, file } =
         described.with_context(|| format!("cannot inspect {}", args.plugin.display()))?;
+    if args.crds {
+        print!("{}", crds(&revision.manifest().crds)?);
+        return Ok(());
+    }
     match args.output {
-        Output::Text => print!("{}", text(&revision, size, &limits)),
-        Output::Json => println!("{:#}", as_json(&revision, size, &limits)),
+        Output::Text => print!("{}", text(&revision, size, &file.limits)),
+        Output::Json => println!("{:#}", as_json(&revision, size, &file.limits)),
     }
     Ok(())
+}
+
+/// Returns CustomResourceDefinitions as YAML documents.
+fn crds(crds: &[String]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for crd in crds {
+        let value: serde_json::Value =
+            serde_json::from_str(crd).context("a CustomResourceDefinition is not valid JSON")?;
+        let yaml = serde_saphyr::to_string(&value).context("cannot print a CustomResourceDefinition as YAML")?;
+        let _ = write!(text, "---\n{}\n", yaml.trim_end());
+    }
+    Ok(text)
 }
 
 /// A limit, under its key in `limits` of the administrator's file.
@@ -191,12 +215,8 @@ fn text(revision: &Revision, size: usize, limits: &grant::Limits) -> String {
         text,
         "\nTo grant all that it asks for, put this into {}.yaml beside it:\n\n{}",
         revision.plugin(),
-        Grants::yaml(manifest)
+        all_grants(manifest)
     );
-    if !manifest.webhooks.is_empty() {
-        let names: Vec<&str> = manifest.webhooks.iter().map(|webhook| &*webhook.name).collect();
-        let _ = writeln!(text, "webhooks: [{}]", names.join(", "));
-    }
     text
 }
 
@@ -412,5 +432,21 @@ mod tests {
                 r#"{"backoffBaseMs":5,"backoffCapMs":60000,"cpuMilli":500,"cpuWeight":100,"hostCalls":100000,"hostMiB":1024,"httpRequestsPerSecond":null,"maxConcurrency":null,"memoryMiB":8,"metricSeries":1000,"reconcilesPerSecond":null,"requestsPerSecond":null,"reuse":false,"timeoutMs":null,"totalMemoryMiB":1024,"watches":64}"#
             )
         );
+    }
+
+    #[test]
+    fn definitions_are_printed_as_yaml_that_kubernetes_reads_as_the_same() {
+        let crds_of = [
+            r#"{"apiVersion":"apiextensions.k8s.io/v1","spec":{"versions":[{"name":"v1","served":true}],"empty":{},"y":"yes","mode":"0644","on":"1e3","text":"a: b\n#c\n","none":null,"number":"12","list":[[1,"- x"],[]]}}"#,
+            r#"{"kind":"CustomResourceDefinition"}"#,
+        ];
+        let printed = crds(&crds_of.map(str::to_owned)).expect("they are printed");
+        let (documents, error) = pilothouse_apiserver::yaml::documents(&printed);
+        assert_eq!(error, None, "{printed}");
+        let read: Vec<_> =
+            documents.into_iter().map(|document| document.value).filter(|value| !value.is_null()).collect();
+        let meant: Vec<serde_json::Value> =
+            crds_of.iter().map(|crd| serde_json::from_str(crd).expect("it is JSON")).collect();
+        assert_eq!(read, meant, "{printed}");
     }
 }

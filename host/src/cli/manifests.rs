@@ -1,4 +1,4 @@
-//! `pilothouse dev --manifests PATH`: applies what `kubectl apply -f PATH` applies.
+//! `pilothouse dev --manifests PATH`: applies what `kubectl apply -R -f PATH` or `kubectl apply -k PATH` applies.
 //!
 //! Reads the files, and applies their objects in order. An object that cannot be applied is reported with the reason, and the others are
 //! applied.
@@ -8,8 +8,9 @@
 //! ```
 
 use std::{
-    fmt, fs,
+    fmt, fs, io,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -33,7 +34,7 @@ const MANAGER: &str = "pilothouse-dev";
 /// Lists in lists that are taken apart.
 const LISTS: usize = 8;
 
-/// The objects of a file or folder.
+/// The objects of files and folders.
 #[derive(Debug, Default)]
 pub(super) struct Manifests {
     objects: Vec<Manifest>,
@@ -81,50 +82,66 @@ impl fmt::Display for Manifest {
 }
 
 impl Manifests {
-    /// Reads a file, or the YAML and JSON files of a folder in the order of their names. Folders in it are skipped, as `kubectl apply -f`
-    /// does.
+    /// Reads files, folders and kustomizations; `-` is standard input. Of a folder, the YAML and JSON files in it and below it are read, in the order
+    /// of their paths, as `kubectl apply -R -f` does. A folder with a kustomization is built by kubectl or kustomize instead.
     ///
     /// # Errors
-    /// The path itself cannot be read.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
-        let cannot = || format!("cannot read manifests from {}", path.display());
+    /// One of the paths itself cannot be read.
+    pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
         let mut manifests = Self::default();
-        if !fs::metadata(path).with_context(cannot)?.is_dir() {
-            let text = fs::read_to_string(path).with_context(cannot)?;
-            manifests.file(path, &text);
-            return Ok(manifests);
-        }
-        let mut files = Vec::new();
-        for entry in fs::read_dir(path).with_context(cannot)? {
-            files.push(entry.with_context(cannot)?.path());
-        }
-        files.sort();
-        for file in files {
-            let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let known =
-                ["yaml", "yml", "json"].iter().any(|known| file.extension().is_some_and(|found| found == *known));
-            if matches!(name, "kustomization.yaml" | "kustomization.yml" | "Kustomization") {
-                manifests.problems.push(format!(
-                    "skipped {}: it is for kustomize; run `kubectl apply -k {}` with the kubeconfig above",
-                    file.display(),
-                    path.display()
-                ));
-            } else if file.is_dir() {
-                manifests.problems.push(format!(
-                    "skipped folder {}: only files of {} itself are applied; name the folder with --manifests, or run \
-                     `kubectl apply -f {}` with the kubeconfig above",
-                    file.display(),
-                    path.display(),
-                    file.display()
-                ));
-            } else if known {
-                match fs::read_to_string(&file) {
-                    Ok(text) => manifests.file(&file, &text),
-                    Err(error) => manifests.problems.push(format!("cannot read {}: {error}", file.display())),
-                }
+        for path in paths {
+            let cannot = || format!("cannot read manifests from {}", path.display());
+            if path.as_os_str() == "-" {
+                let text = io::read_to_string(io::stdin().lock()).with_context(cannot)?;
+                manifests.file(path, &text);
+            } else if fs::metadata(path).with_context(cannot)?.is_dir() {
+                fs::read_dir(path).with_context(cannot)?;
+                manifests.folder(path);
+            } else if is_kustomization(path) {
+                manifests
+                    .kustomization(path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")));
+            } else {
+                let text = fs::read_to_string(path).with_context(cannot)?;
+                manifests.file(path, &text);
             }
         }
         Ok(manifests)
+    }
+
+    fn folder(&mut self, folder: &Path) {
+        let mut entries = Vec::new();
+        match fs::read_dir(folder) {
+            Ok(found) => entries.extend(found.flatten().map(|entry| entry.path())),
+            Err(error) => self.problems.push(format!("cannot read {}: {error}", folder.display())),
+        }
+        entries.sort();
+        if entries.iter().any(|entry| is_kustomization(entry)) {
+            return self.kustomization(folder);
+        }
+        for path in entries {
+            let known =
+                ["yaml", "yml", "json"].iter().any(|known| path.extension().is_some_and(|found| found == *known));
+            let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            // A symbolic link to a folder may lead in a circle.
+            if path.is_dir() {
+                if !path.is_symlink() && !is_hidden {
+                    self.folder(&path);
+                }
+            } else if known {
+                match fs::read_to_string(&path) {
+                    Ok(text) => self.file(&path, &text),
+                    Err(error) => self.problems.push(format!("cannot read {}: {error}", path.display())),
+                }
+            }
+        }
+    }
+
+    /// Reads what a kustomization makes.
+    fn kustomization(&mut self, folder: &Path) {
+        match kustomize(folder, &["kubectl kustomize", "kustomize build"]) {
+            Ok(text) => self.file(folder, &text),
+            Err(error) => self.problems.push(error),
+        }
     }
 
     fn file(&mut self, file: &Path, text: &str) {
@@ -238,6 +255,37 @@ impl Manifest {
     }
 }
 
+/// Returns `true` for the file of a kustomization.
+fn is_kustomization(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    matches!(name, "kustomization.yaml" | "kustomization.yml" | "Kustomization")
+}
+
+/// Runs the first of these tools that is installed, and returns what it makes of a kustomization.
+///
+/// # Errors
+/// No tool is installed, or the tool fails.
+fn kustomize(folder: &Path, tools: &[&str]) -> Result<String, String> {
+    let folder_name = folder.display();
+    for tool in tools {
+        let mut words = tool.split(' ');
+        let mut command = Command::new(words.next().unwrap_or_default());
+        match command.args(words).arg(folder).stdin(Stdio::null()).output() {
+            Ok(output) if output.status.success() => return Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                return Err(format!("cannot build the kustomization {folder_name}: `{tool}` failed: {}", said.trim()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("cannot run `{tool}` for the kustomization {folder_name}: {error}")),
+        }
+    }
+    Err(format!(
+        "skipped {folder_name}: it is a kustomization, and neither kubectl nor kustomize is installed; install one of them, or name its files \
+         with --manifests"
+    ))
+}
+
 /// Returns `true` if the kind or the namespace may be missing.
 fn may_pass(error: &cluster::Error) -> bool {
     matches!(error, cluster::Error::Missing(_)) || error.is_not_found()
@@ -271,7 +319,7 @@ mod tests {
 
     fn read(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
         let dir = folder(files);
-        let manifests = Manifests::read(dir.path()).expect("the folder is there");
+        let manifests = Manifests::read(&[dir.path().to_owned()]).expect("the folder is there");
         let place = format!("{}", dir.path().display());
         let short = |text: String| text.replace(&format!("{place}/"), "").replace(&place, "DIR");
         let objects = manifests.objects.iter().map(|manifest| short(manifest.to_string())).collect();
@@ -301,26 +349,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_for_apply_is_named_with_what_is() {
-        let (objects, problems) = read(&[
-            ("kustomization.yaml", "resources: [map.yaml]"),
-            ("map.yaml", &map("plain")),
-            ("sub/below.yaml", &map("below")),
+    fn several_paths_are_read_and_folders_with_all_below_them() {
+        let dir = folder(&[
+            ("one.yaml", &map("one")),
+            ("all/a.yaml", &map("a")),
+            ("all/sub/deep/b.yml", &map("b")),
+            ("all/.git/c.yaml", &map("c")),
+            ("z.yaml", &map("z")),
         ]);
-        assert_eq!(objects, ["v1 ConfigMap plain of map.yaml"]);
-        assert_eq!(
-            problems,
-            [
-                "skipped kustomization.yaml: it is for kustomize; run `kubectl apply -k DIR` with the kubeconfig above",
-                "skipped folder sub: only files of DIR itself are applied; name the folder with --manifests, or run \
-                 `kubectl apply -f sub` with the kubeconfig above",
-            ]
-        );
-        let (_, problems) = read(&[("sub/kustomization.yaml", "")]);
-        assert_eq!(problems.len(), 1);
-        let dir = folder(&[("one.yaml", &map("one"))]);
-        assert_eq!(Manifests::read(&dir.path().join("one.yaml")).expect("a file").objects.len(), 1);
-        assert!(Manifests::read(&dir.path().join("none")).is_err());
+        let path = |path: &str| dir.path().join(path);
+        std::os::unix::fs::symlink(dir.path(), path("all/circle")).expect("a link");
+        let manifests = Manifests::read(&[path("z.yaml"), path("all")]).expect("they are there");
+        let names: Vec<&str> = manifests.objects.iter().map(|manifest| manifest.metadata("name")).collect();
+        assert_eq!((names, manifests.problems), (vec!["z", "a", "b"], Vec::new()));
+        assert!(Manifests::read(&[path("one.yaml"), path("none")]).is_err());
+    }
+
+    #[test]
+    fn a_kustomization_is_built_by_the_first_tool_that_is_installed() {
+        let dir = folder(&[("kustomization.yaml", "resources: [map.yaml]"), ("map.yaml", &map("plain"))]);
+        let script = dir.path().join("tool");
+        fs::write(&script, "cat \"$1/map.yaml\"; echo why >&2; test -e \"$1/kustomization.yaml\"").expect("a file");
+        let tool = format!("sh {}", script.display());
+        let tools = ["pilothouse-no-such-tool", &tool];
+        assert_eq!(kustomize(dir.path(), &tools), Ok(map("plain")));
+        let error = kustomize(&dir.path().join("none"), &tools).expect_err("there is no kustomization");
+        assert!(error.starts_with("cannot build the kustomization ") && error.contains("why"), "{error}");
+        let error = kustomize(dir.path(), &tools[..1]).expect_err("there is no tool");
+        assert!(error.contains("neither kubectl nor kustomize is installed"), "{error}");
     }
 
     #[test]
@@ -363,7 +419,7 @@ spec:
             let line = line.replace(&format!("{}/", dir.path().display()), "");
             lines.lock().expect("nobody panics").push(line.split(": ").next().unwrap_or_default().to_owned());
         };
-        Manifests::read(dir.path()).expect("a folder").apply(&api.cluster, print).await;
+        Manifests::read(&[dir.path().to_owned()]).expect("a folder").apply(&api.cluster, print).await;
         let mut lines = lines.into_inner().expect("nobody panics");
         lines.retain(|line| !line.starts_with("waiting"));
         lines.sort_unstable();

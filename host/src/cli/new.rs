@@ -73,13 +73,15 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
 /// Refuses a folder that has anything in it.
 fn ensure_free(dir: &Path) -> anyhow::Result<()> {
     ensure!(!dir.as_os_str().is_empty(), "--dir is empty: name a folder");
-    let elsewhere = "choose another folder with --dir, or remove it";
-    match fs::read_dir(dir) {
-        Ok(mut entries) => ensure!(entries.next().is_none(), "{} exists and is not empty: {elsewhere}", dir.display()),
-        Err(_) => {
-            ensure!(fs::symlink_metadata(dir).is_err(), "{} exists and is not a folder: {elsewhere}", dir.display())
-        }
-    }
+    let is_free = match fs::read_dir(dir) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(_) => fs::symlink_metadata(dir).is_err(),
+    };
+    ensure!(
+        is_free,
+        "{} exists and is not an empty folder: choose another folder with --dir, or remove it",
+        dir.display()
+    );
     Ok(())
 }
 
@@ -132,12 +134,12 @@ mod tests {
 
         fs::write(Path::new(&dir).join("src/lib.rs"), "mine")?;
         let error = run(&["my-site", "--dir", &dir]).expect_err("it is not empty").to_string();
-        assert!(error.contains("is not empty: choose another folder with --dir"), "{error}");
+        assert!(error.contains("is not an empty folder: choose another folder with --dir"), "{error}");
         assert_eq!(read("src/lib.rs")?, "mine");
         let file = place.path().join("file");
         fs::write(&file, "")?;
         let error = run(&["my-site", "--dir", &file.display().to_string()]).expect_err("it is a file").to_string();
-        assert!(error.contains("is not a folder"), "{error}");
+        assert!(error.contains("is not an empty folder"), "{error}");
         Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -67,6 +67,7 @@ pub(super) struct Args {
 pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
     let webhooks = std::mem::take(&mut args.webhooks);
     let settings = Settings::new(args)?;
+    ensure_directory(&settings.plugins)?;
     logging::start(settings.log_format, &settings.log)?;
     super::block_on(async {
         let stop = stop_signal()?;
@@ -125,6 +126,17 @@ impl Settings {
     }
 }
 
+/// Fails if there is no directory of plugins.
+pub(super) fn ensure_directory(plugins: &Path) -> anyhow::Result<()> {
+    ensure!(
+        plugins.exists(),
+        "there is no directory of plugins {}: create it, or name another with --plugins",
+        plugins.display()
+    );
+    ensure!(plugins.is_dir(), "{} is not a directory: name the directory of plugins with --plugins", plugins.display());
+    Ok(())
+}
+
 /// Returns a future that is ready at the first SIGTERM or SIGINT. Further signals are ignored.
 ///
 /// # Errors
@@ -142,8 +154,6 @@ pub(super) fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use clap::Parser;
 
     use super::*;
@@ -173,5 +183,17 @@ mod tests {
     fn a_misspelt_setting_is_named() {
         let error = settings("plugins: /a\ngracePeriod: 5\n", &[]).map_err(|error| format!("{error:#}"));
         assert!(error.is_err_and(|text| text.contains("config.yaml") && text.contains("gracePeriod")));
+    }
+
+    #[test]
+    fn a_directory_of_plugins_that_is_missing_is_an_error_that_says_what_to_do() -> anyhow::Result<()> {
+        let dir = tempfile::tempdir()?;
+        ensure_directory(dir.path())?;
+        let error = |path: &Path| ensure_directory(path).map_err(|error| error.to_string()).err();
+        let missing = error(&dir.path().join("none"));
+        assert!(missing.is_some_and(|error| error.ends_with("none: create it, or name another with --plugins")));
+        std::fs::write(dir.path().join("file"), "")?;
+        assert!(error(&dir.path().join("file")).is_some_and(|error| error.contains("is not a directory")));
+        Ok(())
     }
 }

@@ -178,17 +178,15 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
         return Err(format!("may not read what it works on: {}{help}", reasons.join("; ")));
     }
     within_watches(manifest, &settings.file.limits).map_err(|error| format!("{error} in {name}.yaml"))?;
-    let (webhooks, ungranted): (Vec<Webhook>, Vec<Webhook>) = manifest
-        .webhooks
-        .iter()
-        .cloned()
-        .partition(|webhook| mode == Mode::Dev || settings.file.webhooks.contains(&webhook.name));
-    let refused = grants.refused().iter().map(ToString::to_string).chain(grants.refused_http()).collect::<Vec<_>>();
-    let warnings = refused.iter().map(|refused| format!("asks for and is not granted: {refused}"));
-    let ungranted = ungranted.iter().map(|Webhook { name: webhook, .. }| {
-        format!("asks for and is not granted: the webhook {webhook}; to allow it, add to `webhooks:` in {name}.yaml: - {webhook}")
-    });
-    let warnings = warnings.chain(ungranted).collect();
+    let granted = |webhook: &&Webhook| mode == Mode::Dev || settings.file.webhooks.contains(&webhook.name);
+    let webhooks: Vec<Webhook> = manifest.webhooks.iter().filter(granted).cloned().collect();
+    let warnings = match mode {
+        Mode::Granted => {
+            let ungranted = ungranted(name, manifest, &settings.file).into_iter();
+            ungranted.map(|ungranted| format!("asks for and is not granted: {ungranted}")).collect()
+        }
+        Mode::Dev => only_in_dev(name, manifest, settings).into_iter().collect(),
+    };
     let limits = settings.file.limits;
     let revision = if revision.limits() == call_limits(&limits) {
         Arc::clone(revision)
@@ -199,6 +197,45 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     let references = settings.references.clone();
     let candidate = Candidate { revision, identity, grants, webhooks, limits, references };
     Ok(Verified { candidate, warnings })
+}
+
+/// Returns what the plugin asks for and the administrator's file does not grant.
+pub(crate) fn ungranted(name: &PluginName, manifest: &Manifest, file: &AdminFile) -> Vec<String> {
+    let grants = Grants::new(&manifest.permissions, &file.grants).with_http(&manifest.http, &file.http);
+    let webhooks =
+        manifest.webhooks.iter().map(|webhook| &webhook.name).filter(|webhook| !file.webhooks.contains(webhook));
+    let webhooks = webhooks
+        .map(|webhook| format!("the webhook {webhook}; to allow it, add to `webhooks:` in {name}.yaml: - {webhook}"));
+    let refused = grants.refused().iter().map(ToString::to_string).chain(grants.refused_http()).collect::<Vec<_>>();
+    refused.into_iter().chain(webhooks).collect()
+}
+
+/// Returns the block for the administrator's file that grants all that the plugin asks for.
+pub(crate) fn all_grants(manifest: &Manifest) -> String {
+    let mut yaml = Grants::yaml(manifest);
+    if !manifest.webhooks.is_empty() {
+        let names: Vec<&str> = manifest.webhooks.iter().map(|webhook| &*webhook.name).collect();
+        yaml.push_str(&format!("webhooks: [{}]\n", names.join(", ")));
+    }
+    yaml
+}
+
+/// Returns what a host in a cluster would not grant, though this one does. `None` if the administrator's file grants all.
+fn only_in_dev(name: &PluginName, manifest: &Manifest, settings: &Settings) -> Option<String> {
+    let ungranted = ungranted(name, manifest, &settings.file);
+    if ungranted.is_empty() {
+        return None;
+    }
+    let lacks = if settings.missing {
+        format!("has no {name}.yaml, so `pilothouse run` would grant nothing")
+    } else {
+        format!("gets more from dev than {name}.yaml grants; `pilothouse run` would not grant")
+    };
+    Some(format!(
+        "{lacks}: {}\nto grant all that it asks for, put this into {name}.yaml:\n\n{}",
+        ungranted.join("; "),
+        all_grants(manifest)
+    ))
 }
 
 /// Refuses a manifest that causes more watches at the API server than the plugin may have. A kind that is granted only in some namespaces has a

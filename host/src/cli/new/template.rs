@@ -23,11 +23,47 @@ const RUST: &[File] = files!("rust":
     "{{name}}.yaml",
 );
 
+const PYTHON: &[File] = files!("python":
+    ".gitignore",
+    "README.md",
+    "examples/{{name}}.yaml",
+    "pyproject.toml",
+    "tests/test_{{crate}}.py",
+    "{{crate}}.py",
+    "{{name}}.yaml",
+);
+
+const JAVASCRIPT: &[File] = files!("javascript":
+    ".gitignore",
+    ".npmrc",
+    "README.md",
+    "examples/{{name}}.yaml",
+    "package.json",
+    "src/plugin.js",
+    "test/plugin.test.js",
+    "{{name}}.yaml",
+);
+
+const TYPESCRIPT: &[File] = files!("typescript":
+    ".gitignore",
+    ".npmrc",
+    "README.md",
+    "examples/{{name}}.yaml",
+    "package.json",
+    "src/plugin.ts",
+    "test/plugin.test.ts",
+    "tsconfig.json",
+    "{{name}}.yaml",
+);
+
 /// Returns the files of a language's template.
 fn files(language: Language) -> &'static [File] {
     match language {
         Language::Rust => RUST,
-        Language::Python | Language::JavaScript | Language::TypeScript | Language::Go => &[],
+        Language::Python => PYTHON,
+        Language::JavaScript => JAVASCRIPT,
+        Language::TypeScript => TYPESCRIPT,
+        Language::Go => &[],
     }
 }
 

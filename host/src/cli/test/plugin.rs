@@ -34,7 +34,7 @@ impl Plugin {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = PluginName::of_file(&stem).or_else(|error| PluginName::suggested(&stem).ok_or(error))?;
-        let file = describe::admin_file(path)?;
+        let (_, file) = describe::admin_file(path, None, &name)?;
         let engine = app::engine(Some(cache))?;
         let linked = engine.load(PluginFile::new(bytes)).await?.link().await?;
         Ok(Self { name, engine, linked, file })

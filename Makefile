@@ -12,7 +12,7 @@ SHIPPED := --release -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build release plugins guests demo demo-check test test-real test-languages fixtures real-assets fuzz fmt lint doc book deny bench soak clean
+.PHONY: help build release plugins guests demo demo-check test test-real test-languages test-newcomer fixtures real-assets fuzz fmt lint doc book deny bench soak clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-real: build guests real-assets ## The end-to-end tests against a real etcd 
 
 test-languages: build ## Plugins in Python, JavaScript, Go and Rust's wasm32-wasip2, as far as their toolchains can be installed
 	$(CARGO) test $(TESTED) --test languages
+
+test-newcomer: build ## What docs/getting-started.md says, from an empty directory to an edit that reloads, in Rust and Python
+	$(CARGO) test $(TESTED) --test newcomer
 
 fixtures: ## Build the fixtures of a version of the contract again, VERSION=0.1.0: only on purpose, see tests/fixtures/README.md
 	@sh tests/fixtures/build.sh $(VERSION)

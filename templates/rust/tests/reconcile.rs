@@ -1,7 +1,7 @@
 //! Runs the plugin against the SDK's mock host: no cluster, no sandbox.
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use pilothouse_sdk::mock::MockHost;
+use pilothouse_sdk::{Key, mock::MockHost};
 use {{crate}}::{{{kind}}, {{kind}}Spec, {{crate}}};
 
 fn object(message: &str) -> {{kind}} {
@@ -30,7 +30,7 @@ fn a_config_map_that_is_deleted_comes_back() {
 
     let woken = host.woken_by(|host| drop(host.remove::<ConfigMap>(("default", "first-message"))));
 
-    assert_eq!(woken, [("default", "first").into()]);
+    assert_eq!(woken, [Key::from(("default", "first"))]);
     host.settle(("default", "first")).expect("it settles again");
     assert!(host.get::<ConfigMap>(("default", "first-message")).is_some());
 }

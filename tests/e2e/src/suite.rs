@@ -66,6 +66,11 @@ impl std::error::Error for NotHere {}
 
 /// Runs those of `tests` that the command line selects, with the arguments of `cargo test`.
 pub fn run(tests: Vec<Test>) -> ExitCode {
+    run_within(LIMIT, tests)
+}
+
+/// As [`run`], with the time after which a test counts as hanging.
+pub fn run_within(limit: Duration, tests: Vec<Test>) -> ExitCode {
     let arguments = Arguments::from_args();
     let kind = match Kind::chosen() {
         Ok(kind) => kind,
@@ -82,23 +87,28 @@ pub fn run(tests: Vec<Test>) -> ExitCode {
         }
     };
     let servers = Arc::new(Servers { kind, left: Mutex::default() });
-    let trials = tests.into_iter().map(|test| trial(&test, Arc::clone(&runtime), Arc::clone(&servers))).collect();
+    let trials =
+        tests.into_iter().map(|test| trial(&test, limit, Arc::clone(&runtime), Arc::clone(&servers))).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     // Stops the servers and removes their data, which `Conclusion::exit` would skip.
     drop(servers);
     conclusion.exit_code()
 }
 
-fn trial(test: &Test, runtime: Arc<Runtime>, servers: Arc<Servers>) -> Trial {
+fn trial(test: &Test, limit: Duration, runtime: Arc<Runtime>, servers: Arc<Servers>) -> Trial {
     let run = test.run;
-    Trial::ignorable_test(test.name, move || runtime.block_on(shown(run, &servers)))
+    Trial::ignorable_test(test.name, move || runtime.block_on(shown(run, limit, &servers)))
 }
 
-async fn shown(run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>, servers: &Servers) -> Result<Completion, Failed> {
+async fn shown(
+    run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>,
+    limit: Duration,
+    servers: &Servers,
+) -> Result<Completion, Failed> {
     let cluster = servers.take().await.map_err(|error| Failed::from(format!("no API server: {error:#}")))?;
     let scene = Scene::new(Arc::clone(&cluster)).await.map_err(|error| Failed::from(format!("no scene: {error:#}")))?;
     let logs = scene.logs();
-    let test = tokio::time::timeout(LIMIT, AssertUnwindSafe(run(scene)).catch_unwind());
+    let test = tokio::time::timeout(limit, AssertUnwindSafe(run(scene)).catch_unwind());
     let problem = match test.await {
         Ok(Ok(Ok(()))) => {
             servers.give_back(cluster).await;
@@ -117,7 +127,7 @@ async fn shown(run: fn(Scene) -> LocalBoxFuture<'static, Result<()>>, servers: &
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()))
             .unwrap_or_else(|| "panicked".to_owned()),
-        Err(_) => format!("did not end within {} s", LIMIT.as_secs()),
+        Err(_) => format!("did not end within {} s", limit.as_secs()),
     };
     // The summary again, below the logs: tools that cut a long report keep its end.
     Err(Failed::from(format!("{problem}\n{}\n{}\n{problem}", logs.last_lines(LOG_LINES), cluster.last_lines(10))))

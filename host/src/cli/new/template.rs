@@ -13,9 +13,12 @@ macro_rules! files {
     };
 }
 
+/// Ends the name of a file that a tool would take for a project's in the repository. A new project has it without.
+const SUFFIX: &str = ".template";
+
 const RUST: &[File] = files!("rust":
     ".gitignore",
-    "Cargo.toml",
+    "Cargo.toml.template",
     "README.md",
     "examples/{{singular}}.yaml",
     "src/lib.rs",
@@ -82,7 +85,8 @@ pub(super) fn project(language: Language, names: &Names, sdk: &str) -> Option<Ve
     ];
     let filled = |text: &str| values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value));
     let files = files(language);
-    (!files.is_empty()).then(|| files.iter().map(|(path, text)| (filled(path), filled(text))).collect())
+    (!files.is_empty())
+        .then(|| files.iter().map(|(path, text)| (filled(path.trim_end_matches(SUFFIX)), filled(text))).collect())
 }
 
 #[cfg(test)]
@@ -153,7 +157,7 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(&format!("{name} = ")))?.to_owned();
             Some(line.split('"').nth(1)?.to_owned())
         };
-        let template = RUST.iter().find(|(path, _)| *path == "Cargo.toml").expect("it is there").1;
+        let template = RUST.iter().find(|(path, _)| *path == "Cargo.toml.template").expect("it is there").1;
         for name in ["k8s-openapi", "kube", "schemars", "serde", "serde_json", "rust-version", "edition"] {
             assert_eq!(version(template, name), version(&workspace, name), "{name}");
         }

@@ -116,6 +116,7 @@ async fn check(output: &Path) -> Result<()> {
     if !status.success() {
         bail!("after SIGTERM the demo ended with {status}");
     }
+    ensure!(!kubeconfig.exists(), "the demo left its kubeconfig {} behind", kubeconfig.display());
     Ok(())
 }
 

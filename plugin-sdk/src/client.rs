@@ -43,7 +43,7 @@ host::interface!(client {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Not in the manifest's permissions, or not granted by the administrator. No request was sent.
-    #[error("the request is not granted: {0}")]
+    #[error("{0}")]
     NotGranted(String),
     /// The object or patch is not valid. No request was sent.
     #[error("the request is not valid: {0}")]

@@ -16,7 +16,7 @@ host::interface!(events {
 pub enum Error {
     /// Not in the manifest's permissions, not granted by the administrator, or about an object that the plugin may not
     /// read from the cache.
-    #[error("the Event is not granted: {0}")]
+    #[error("{0}")]
     NotGranted(String),
     /// The reason is not valid, the object is not in the cache, or an observer's Event names no object.
     #[error("the Event is not valid: {0}")]

@@ -4,11 +4,13 @@
 //! as `observer`, or an addition that `docs/compatibility.md` lists. The function that describes the plugin may ask too.
 //!
 //! ```
+//! use k8s_openapi::api::core::v1::Secret;
 //! use pilothouse_sdk::mock::MockHost;
 //! use pilothouse_sdk::{features, prelude::*};
 //!
 //! fn plugin() -> Plugin {
-//!     Plugin::new(if features::has("random") { "Makes passwords." } else { "Checks passwords." })
+//!     let description = if features::has("random") { "Makes passwords." } else { "Checks passwords." };
+//!     Plugin::new(description).controller(Controller::of::<Secret>().reconcile(|_, _| Ok(Outcome::new())))
 //! }
 //!
 //! // The mock has every feature.

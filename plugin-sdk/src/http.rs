@@ -157,7 +157,7 @@ impl Origin {
 pub enum Error {
     /// Not in the manifest, not granted by the administrator, or an address that is not public. Nothing was sent to
     /// that server.
-    #[error("the request is not granted: {0}")]
+    #[error("{0}")]
     NotGranted(String),
     /// The request is not valid. It was not sent.
     #[error("the request is not valid: {0}")]

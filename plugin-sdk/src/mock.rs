@@ -62,19 +62,16 @@
 
 mod apply;
 mod bounds;
+mod convert;
 mod features;
-mod field;
 mod grants;
 mod http;
-mod keep;
 mod keys;
 mod manifest;
 mod outcome;
-mod predicate;
 mod request;
 mod review;
 mod script;
-mod selector;
 mod world;
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
@@ -191,10 +188,12 @@ impl MockHost {
             Ok(manifest) => manifest,
             Err(error) => panic!("the plugin cannot describe itself: {error}"),
         };
-        if let Err(problem) = manifest::check(&manifest) {
-            panic!("the host rejects this plugin: {problem}");
-        }
-        Self { exported: Exported::new(define, config), world: Rc::new(World::new(&manifest, features)), manifest }
+        let checked = match manifest::check(&manifest) {
+            Ok(checked) => checked,
+            Err(problem) => panic!("{problem}"),
+        };
+        let world = Rc::new(World::new(&manifest, checked, features));
+        Self { exported: Exported::new(define, config), world, manifest }
     }
 
     /// Returns the plugin's manifest.

@@ -120,7 +120,7 @@ fn a_pattern_observes_the_kinds_that_are_not_observed_by_name() {
 }
 
 #[test]
-#[should_panic(expected = "only Plugin::observe takes a pattern")]
+#[should_panic(expected = "must name one kind: only `observes` takes patterns")]
 fn a_controller_takes_no_pattern() {
     fn plugin() -> Plugin {
         let controller = Controller::to(backups()).reads_with(Watch::group("apps"));

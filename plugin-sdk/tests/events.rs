@@ -78,8 +78,8 @@ fn tells(of: Event) -> impl Fn(&Context, &Pod) -> Result<Outcome, Error> + 'stat
 
 #[test]
 #[should_panic(
-    expected = "the host does not write the Event \"Seen\": create of v1 Event default/: the manifest does not ask for it; ask \
-                           for the permission with ControllerBuilder::events"
+    expected = "the host does not write the Event \"Seen\": not granted: create v1 Event in namespace default: the plugin's \
+                manifest does not ask for it"
 )]
 fn an_event_without_the_permission_fails_the_test() {
     let plugin = || -> Plugin {

@@ -104,7 +104,7 @@ fn a_test_must_name_the_labels_that_are_declared() {
 }
 
 #[test]
-#[should_panic(expected = "the host rejects this plugin: the counter \"bad\" must end in _total")]
+#[should_panic(expected = "metrics[0].name: \"bad\" must end in `_total`")]
 fn a_name_that_the_host_rejects_fails_the_test() {
     static BAD: Counter = Counter::new("bad", "No total.");
     MockHost::new(|| -> Plugin { Plugin::new("Bad.").metric(&BAD) });

@@ -184,14 +184,14 @@ fn a_refused_permission_denies_children_and_status() {
     let mut host = MockHost::new(mirror::plugin).refuse(refused).with(mirror::secret(&[("children", "a")]));
     assert_eq!(
         host.settle(S).unwrap_err().message,
-        "cannot apply child v1 ConfigMap default/a: apply of v1 ConfigMap default/a: the administrator does not grant it"
+        "cannot apply child v1 ConfigMap default/a: not granted: apply v1 ConfigMap default/a: the administrator's file does not allow it; add under grants: - { apiVersion: v1, kind: ConfigMap, verbs: [apply], namespaces: [default] }"
     );
 
     let refused = Permission::of::<Secret>().status().verbs([Verb::Apply]);
     let mut host = MockHost::new(mirror::plugin).refuse(refused).with(mirror::secret(&[]));
     assert_eq!(
         host.settle(S).unwrap_err().message,
-        "cannot write the status: apply of v1 Secret/status default/s: the administrator does not grant it"
+        "cannot write the status: not granted: apply v1 Secret/status default/s: the administrator's file does not allow it; add under grants: - { apiVersion: v1, kind: Secret/status, verbs: [apply], namespaces: [default] }"
     );
 }
 
@@ -245,14 +245,14 @@ fn only_what_a_controller_watches_is_in_the_cache() {
     let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
-        "cannot read the cache: read of v1 Secret default/s: the manifest does not ask for it"
+        "cannot read the cache: not granted: read v1 Secret default/s: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: v1, kind: Secret, verbs: [read], namespaces: [default] }"
     );
     let asked = || vec![Permission::of::<Secret>().verbs([Verb::Read])];
     let host = MockHost::new(plugin_with(asked, reconcile)).with(map("m", &[]));
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
-        "cannot read the cache: read of v1 Secret in namespace default: it is not cached for this plugin: no controller is for it, owns, watches or reads \
-         it, it is not observed, and no key asks for it"
+        "cannot read the cache: v1 Secret in namespace default is not cached for this plugin: only what a controller is `for`, `owns`, \
+         `watches` or `reads`, what the plugin `observes` and what the outcome of a reconcile asks for in `watches` is; use client.get"
     );
 }
 
@@ -327,7 +327,7 @@ fn a_request_without_permission_is_denied_before_the_script() {
     let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
-        "the request is not granted: update of v1 ConfigMap default/m: the manifest does not ask for it"
+        "not granted: update v1 ConfigMap default/m: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: v1, kind: ConfigMap, verbs: [update], namespaces: [default] }"
     );
     assert_eq!(host.calls(), []);
 }
@@ -360,7 +360,7 @@ fn a_description_that_calls_the_host_fails_the_test() {
 }
 
 #[test]
-#[should_panic(expected = "two controllers are named \"configmap\"")]
+#[should_panic(expected = "controllers[1].name: \"configmap\" names another controller already")]
 fn a_manifest_that_the_host_rejects_fails_the_test() {
     let controller = || Controller::of::<ConfigMap>().reconcile(|_, _| Ok(Outcome::new()));
     let plugin = move || -> Plugin { Plugin::new("Says it twice.").controller(controller()).controller(controller()) };
@@ -568,7 +568,7 @@ fn finalizer_that_is_not_granted_is_not_added_and_nothing_is_called() {
     let failure = host.settle(("default", "s")).unwrap_err();
     assert_eq!(
         failure.message,
-        "cannot add the finalizer example.com/cleaner: patch of v1 Secret default/s: the administrator does not grant it"
+        "cannot add the finalizer example.com/cleaner: not granted: patch v1 Secret default/s: the administrator's file does not allow it; add under grants: - { apiVersion: v1, kind: Secret, verbs: [patch], namespaces: [default] }"
     );
 }
 
@@ -580,7 +580,7 @@ fn finalizer_needs_a_domain() {
     }
     let refused = std::panic::catch_unwind(|| MockHost::new(plugin)).unwrap_err();
     let told = refused.downcast_ref::<String>().unwrap();
-    assert!(told.contains("write a domain and a name, such as example.com/cleanup"), "{told}");
+    assert!(told.contains("must be a domain, a slash and a name"), "{told}");
 }
 
 /// A plugin that reports what the client answers beside single objects.
@@ -675,7 +675,7 @@ fn list_over_all_namespaces_needs_a_permission_for_all() {
     }
     let host = MockHost::new(plugin).with(secret("s"));
     let failure = host.reconcile(("default", "s")).unwrap_err();
-    assert!(failure.message.contains("the manifest does not ask for it"), "{}", failure.message);
+    assert!(failure.message.contains("the plugin's manifest does not ask for it"), "{}", failure.message);
 }
 
 #[test]

@@ -68,8 +68,15 @@ fn a_kind_that_is_not_granted_is_refused_in_words() {
     let mut host =
         MockHost::new(plugin).with(names("v1/Pod v1/Secret")).refuse(Permission::of::<Secret>().verbs([Verb::Read]));
     let counted = counted(&mut host);
-    assert!(counted[0].contains("read of v1 Pod: the manifest does not ask for it"), "{counted:?}");
-    assert!(counted[1].contains("read of v1 Secret: the administrator does not grant it"), "{counted:?}");
+    assert!(
+        counted[0].contains("not granted: read v1 Pod in all namespaces: the plugin's manifest does not ask for it"),
+        "{counted:?}"
+    );
+    assert!(
+        counted[1]
+            .contains("not granted: read v1 Secret in all namespaces: the administrator's file does not allow it"),
+        "{counted:?}"
+    );
 }
 
 #[test]
@@ -80,10 +87,7 @@ fn too_many_and_broken_watches_are_refused() {
     assert!(refused.contains("65 watches are more than the 64 that a key may ask for"), "{refused}");
     let host = MockHost::new(plugin).with(names("example.com/v1/*"));
     let refused = host.reconcile(M).unwrap_err().message;
-    assert!(
-        refused.contains("watches[0]: watches example.com/v1 *: only Plugin::observe takes a pattern"),
-        "{refused}"
-    );
+    assert!(refused.contains("watches[0]: of.kind: must name one kind: only `observes` takes patterns"), "{refused}");
 }
 
 #[test]

@@ -5,10 +5,11 @@
 
 use pilothouse_core::{
     event::{Event, Level, MAX_EVENTS},
-    key as core,
+    field::{FieldPath, FieldPathError},
+    selector::Selector,
 };
 
-use super::{field::Path, manifest, selector::Selector};
+use super::manifest;
 use crate::{
     Key, TypeMeta,
     contract::{
@@ -66,8 +67,7 @@ pub(super) fn event(event: &wire::Event) -> Result<Event, String> {
         let of = TypeMeta::new(&about.api_version, &about.kind);
         let key = Key { namespace: about.namespace.clone(), name: about.name.clone() };
         object(&of, &key)?;
-        let key = core::Key::new(about.namespace.as_deref(), &about.name);
-        Ok::<_, String>((core::TypeMeta::new(&about.api_version, &about.kind), key))
+        Ok::<_, String>(((&of).into(), (&key).into()))
     });
     let level = match event.of_type {
         EventType::Normal => Level::Normal,
@@ -100,7 +100,7 @@ fn key(key: &Key) -> Result<(), String> {
 ///
 /// # Errors
 /// Fails if a part is too long or not valid.
-pub(super) fn query(query: &Query) -> Result<(Selector, Vec<Path>), String> {
+pub(super) fn query(query: &Query) -> Result<(Selector, Vec<FieldPath>), String> {
     type_meta(&query.of)?;
     within("the namespace", query.namespace.as_deref().unwrap_or_default(), NAMESPACE)?;
     if let Some((name, value)) = &query.index {
@@ -114,7 +114,7 @@ pub(super) fn query(query: &Query) -> Result<(Selector, Vec<Path>), String> {
     if query.fields.len() > FIELDS {
         return Err(format!("fields: {} are more than the {FIELDS} that a query may name", query.fields.len()));
     }
-    let fields: Result<_, _> = query.fields.iter().map(|path| Path::parse(path)).collect();
+    let fields: Result<_, FieldPathError> = query.fields.iter().map(|path| FieldPath::parse(path)).collect();
     Ok((labels, fields.map_err(|problem| format!("fields: {problem}"))?))
 }
 
@@ -185,7 +185,7 @@ fn asked(watches: &[Watch]) -> Result<(), String> {
         return unusable(&format!("{} watches are more than the {WATCHES} that a key may ask for", watches.len()));
     }
     watches.iter().enumerate().try_for_each(|(at, watch)| {
-        manifest::check_watch(watch).or_else(|problem| unusable(&format!("watches[{at}]: {problem}")))
+        manifest::check_asked(watch).map(drop).or_else(|problem| unusable(&format!("watches[{at}]: {problem}")))
     })
 }
 

@@ -1,12 +1,10 @@
 //! The requests to other servers that a test expects, and their results.
 
+use pilothouse_core::{grant::Grants, http::Url};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{
-    contract::{exports::pilothouse::plugin::controller::HttpPermission, pilothouse::plugin::http as wire},
-    http::{Error, Origin},
-};
+use crate::{contract::pilothouse::plugin::http as wire, http::Error};
 
 /// A request to another server that the test expects from the plugin. By default, the response has status 200 and no
 /// body.
@@ -128,30 +126,12 @@ impl HttpCall {
     }
 }
 
-/// Checks whether the manifest asks for a request, as the host does.
+/// Checks a request as the host does.
 ///
 /// # Errors
 /// Fails as the host would, before it sends anything.
-pub(super) fn check(asked: &[HttpPermission], request: &wire::Request) -> Result<(), wire::Error> {
-    let Origin { plain, host, port } = Origin::of(&request.url).map_err(|why| wire::Error::Invalid(why.to_owned()))?;
-    let default = if plain { 80 } else { 443 };
-    let port = port.unwrap_or(default);
-    let asks = |asked: &HttpPermission| {
-        let pattern = asked.host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-        let is_host = match pattern.strip_prefix('*') {
-            Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
-            None => host == pattern,
-        };
-        is_host
-            && asked.plain == plain
-            && asked.port.unwrap_or(default) == port
-            && asked.methods.contains(&request.method)
-    };
-    if asked.iter().any(asks) {
-        return Ok(());
-    }
-    let (method, scheme) = (&request.method, if plain { "http" } else { "https" });
-    Err(wire::Error::NotGranted(format!(
-        "not granted: {method} to {scheme}://{host}:{port}: the plugin's manifest does not ask for it in `http`"
-    )))
+pub(super) fn check(grants: &Grants, request: &wire::Request) -> Result<(), wire::Error> {
+    let url = Url::parse(&request.url).map_err(|error| wire::Error::Invalid(error.to_string()))?;
+    let granted = grants.check_http(&request.method, &url);
+    granted.map(drop).map_err(|denied| wire::Error::NotGranted(denied.to_string()))
 }

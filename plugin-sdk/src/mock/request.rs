@@ -75,18 +75,16 @@ impl<'a> Request<'a> {
         };
         let (object, phase) = match gone {
             Some(last) => (last, Phase::Gone),
-            None => match host.world.reconciled(&controller.for_, &key) {
-                Some(object) if object["metadata"]["deletionTimestamp"].is_string() => {
-                    (object.to_string(), Phase::Deleting)
-                }
-                Some(object) => (object.to_string(), Phase::Live),
+            None => match host.world.reconciled(&controller.name, &key) {
+                Some(object) if object.is_deleting() => (object.json().into_owned(), Phase::Deleting),
+                Some(object) => (object.json().into_owned(), Phase::Live),
                 None => panic!("there is no {} {key}: add it with MockHost::with", controller.for_.of),
             },
         };
         let name = &controller.name;
         let request = wire::Request { controller: name.clone(), key: key.clone(), object, phase, attempt, last_error };
         host.world.begin_call(Some((controller.for_.of.clone(), key.clone())));
-        host.world.begin_reading();
+        host.world.begin_reading(name, &key);
         let result = host.world.serve(|| (host.exported.reconcile)(request));
         let result = match bounds::answer(&result) {
             Ok(()) => result.map(Outcome::new).map_err(Failure::from),
@@ -95,7 +93,7 @@ impl<'a> Request<'a> {
         host.world.begin_call(None);
         let written = carry_out(&result);
         let result = result.and_then(|outcome| written.map(|()| outcome));
-        host.world.end_reading(name, &key, result.is_ok());
+        host.world.end_reading(result.is_ok());
         if phase == Phase::Gone && result.is_ok() {
             host.world.forget_reads(name, &key);
         }

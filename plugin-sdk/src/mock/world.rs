@@ -18,22 +18,26 @@ mod wakes;
 
 use std::{
     cell::{Ref, RefCell, RefMut},
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     rc::Rc,
     time::Duration,
 };
 
 use jiff::Timestamp;
-use pilothouse_core::event::{Correlator, Event, KeyEvents, Level, StatusWrite};
+use pilothouse_core::{
+    event::{Correlator, Event, KeyEvents, Level, StatusWrite},
+    grant::{Denied, Grants, LackedBy},
+    manifest as core,
+};
 use serde_json::{Value, json};
 
 use super::{
-    apply, bounds,
+    apply, bounds, convert,
     features::Features,
     http::{ExpectedHttp, HttpCall},
     keys,
     outcome::Failure,
-    script::{Call, Expected, part, verb},
+    script::{Call, Expected},
 };
 use crate::{
     Key, TypeMeta, Verb,
@@ -54,7 +58,7 @@ pub use events::RecordedEvent;
 pub use log::LogLine;
 use random::Random;
 use view::{Objects, View};
-use wakes::Read;
+use wakes::Reading;
 pub use wakes::{By, Wake};
 
 type Id = (TypeMeta, Key);
@@ -66,13 +70,13 @@ pub(super) struct World {
 
 struct State {
     manifest: Manifest,
+    /// The same, as the host checked it.
+    checked: core::Manifest,
+    grants: Grants,
     view: View,
     refused: Vec<Permission>,
     objects: Objects,
-    /// The reads of the running call.
-    reading: Option<BTreeSet<Read>>,
-    /// The reads of the last successful call, by controller and key.
-    reads: BTreeMap<(String, Key), BTreeSet<Read>>,
+    reading: Reading,
     backlog: Backlog,
     /// The last applied version of each child, by the uid of its owner.
     children: BTreeMap<String, BTreeMap<Id, Value>>,
@@ -103,14 +107,15 @@ struct State {
 }
 
 impl World {
-    pub(super) fn new(manifest: &Manifest, features: Features) -> Self {
+    pub(super) fn new(manifest: &Manifest, checked: core::Manifest, features: Features) -> Self {
         let state = State {
             manifest: manifest.clone(),
-            view: View::new(manifest),
+            view: View::new(&checked),
+            grants: Grants::all_asked(&checked.permissions).with_http(&checked.http, &[]),
+            checked,
             refused: Vec::new(),
             objects: Objects::new(),
-            reading: None,
-            reads: BTreeMap::new(),
+            reading: Reading::default(),
             backlog: Backlog::default(),
             children: BTreeMap::new(),
             applied: BTreeMap::new(),
@@ -487,7 +492,8 @@ impl State {
         let Value::Object(members) = &status else { return Err("the status is not a JSON object".to_owned()) };
         let Some(mut object) = self.objects.get(id).cloned() else { return Ok(()) };
         let refused = |problem| format!("cannot write the status: {problem}");
-        if let Some(path) = self.view.keep(id, &object).and_then(|keep| keep.missing(members)) {
+        let keep = self.view.keep(&convert::object(&object));
+        if let Some(path) = keep.and_then(|keep| keep.missing("status", members)) {
             self.check(Verb::Apply, id, Some(Subresource::Status)).map_err(refused)?;
             return Err(format!(
                 "cannot tell whether the status of {} {} differs: {path} is left out of the cache; keep it in the watch (to go without \
@@ -507,46 +513,48 @@ impl State {
         Ok(())
     }
 
-    /// Checks whether the plugin may do this. The error says who does not allow it.
-    fn check(&self, verb_: Verb, id: &Id, subresource: Option<Subresource>) -> Result<(), String> {
-        let allows = |permission: &Permission| covers(permission, verb_, id, subresource);
-        let who = if !self.manifest.permissions.iter().any(allows) {
-            "the manifest does not ask for it"
-        } else if self.refused.iter().any(allows) {
-            "the administrator does not grant it"
-        } else {
-            return Ok(());
-        };
-        Err(format!("{} of {}{} {}: {who}", verb(verb_), id.0, part(subresource), id.1))
+    /// Checks whether the plugin may do this. The error is the host's.
+    fn check(&self, verb: Verb, id: &Id, subresource: Option<Subresource>) -> Result<(), String> {
+        let name = (!id.1.name.is_empty()).then_some(&*id.1.name);
+        let denied = self.denied(verb, &id.0, subresource, id.1.namespace.as_deref(), name);
+        denied.map_or(Ok(()), |denied| Err(denied.to_string()))
     }
 
-    /// As [`check`](Self::check), for any object of a kind, in any namespace or in one.
-    fn granted_somewhere(&self, verb: Verb, of: &TypeMeta, namespace: Option<&String>) -> Result<(), &'static str> {
-        let of_kind = |permission: &&Permission| {
-            let here = namespace.is_none_or(|n| permission.namespaces.is_empty() || permission.namespaces.contains(n));
-            permission.of.selects(of) && permission.subresource.is_none() && permission.verbs.contains(&verb) && here
-        };
-        let everything = |permission: &Permission| {
-            permission.names.is_empty() && (permission.namespaces.is_empty() || namespace.is_some())
-        };
-        if !self.manifest.permissions.iter().any(|permission| of_kind(&permission)) {
-            Err("the manifest does not ask for it")
-        } else if self.refused.iter().filter(of_kind).any(everything) {
-            Err("the administrator does not grant it")
-        } else {
-            Ok(())
+    /// As [`check`](Self::check), for every object of a kind, in every namespace or in one.
+    fn check_any(&self, verb: Verb, of: &TypeMeta, namespace: Option<&str>) -> Result<(), String> {
+        self.denied(verb, of, None, namespace, None).map_or(Ok(()), |denied| Err(denied.to_string()))
+    }
+
+    fn denied(
+        &self,
+        verb: Verb,
+        of: &TypeMeta,
+        subresource: Option<Subresource>,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> Option<Denied> {
+        let (asked, part) = (convert::verb(verb), subresource.map(convert::subresource));
+        if let Err(denied) = self.grants.check(asked, &of.into(), part, namespace, name) {
+            return Some(denied);
         }
+        let refuses = |permission: &&Permission| {
+            permission.of.selects(of)
+                && permission.subresource == subresource
+                && permission.verbs.contains(&verb)
+                && (permission.namespaces.is_empty()
+                    || namespace.is_none_or(|one| permission.namespaces.iter().any(|refused| refused == one)))
+                && (permission.names.is_empty()
+                    || name.is_some_and(|one| permission.names.iter().any(|refused| refused == one)))
+        };
+        self.refused.iter().find(refuses).map(|_| Denied {
+            verb: asked,
+            of: of.into(),
+            subresource: part,
+            namespace: namespace.map(ToOwned::to_owned),
+            name: name.map(ToOwned::to_owned),
+            by: LackedBy::Administrator,
+        })
     }
-}
-
-/// Returns `true` if a permission covers this.
-fn covers(permission: &Permission, verb: Verb, (of, key): &Id, subresource: Option<Subresource>) -> bool {
-    permission.of.selects(of)
-        && permission.subresource == subresource
-        && permission.verbs.contains(&verb)
-        && (permission.namespaces.is_empty()
-            || key.namespace.as_ref().is_none_or(|n| permission.namespaces.contains(n)))
-        && (permission.names.is_empty() || permission.names.contains(&key.name))
 }
 
 /// Returns an object's kind and key, if it has them.

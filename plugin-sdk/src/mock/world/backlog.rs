@@ -1,20 +1,20 @@
 //! The changes that an observer has not handled: one entry for each object, in the order of the first change.
 
+use std::sync::Arc;
+
+use pilothouse_core::{manifest::Watch, object::Object, store};
 use serde_json::Value;
 
-use super::{
-    Id, State,
-    view::{Cached, Sides},
-};
+use super::{Id, State, view};
 use crate::contract::observing::exports::pilothouse::plugin::observer::Change;
 
 /// The changes of one object since the observer last handled it.
 struct Pending {
     id: Id,
-    before: Option<Value>,
-    now: Option<Value>,
+    before: Option<Arc<Object>>,
+    now: Option<Arc<Object>>,
     /// The last known state of an object that was added and deleted in between.
-    last: Option<Value>,
+    last: Option<Arc<Object>>,
     merged: u32,
     missed: bool,
     /// The last addition in it was of an object that existed before the first call of the observer.
@@ -29,7 +29,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    fn add(&mut self, id: &Id, (old, new): Sides, missed: bool) {
+    fn add(&mut self, id: &Id, store::Change { old, new, missed }: store::Change) {
         let initial = !self.has_begun;
         match self.pending.iter_mut().find(|pending| pending.id == *id) {
             Some(pending) => {
@@ -52,7 +52,7 @@ impl Backlog {
     /// Returns the changes for a call of the observer. They stay until [`clear`](Self::clear).
     pub(super) fn take(&mut self) -> Vec<Change> {
         self.has_begun = true;
-        let text = |side: &Option<Value>| side.as_ref().map(Value::to_string);
+        let text = |side: &Option<Arc<Object>>| side.as_ref().map(|object| object.json().into_owned());
         let change = |pending: &Pending| {
             let old = if pending.now.is_none() && pending.before.is_none() { &pending.last } else { &pending.before };
             // A deletion reports the last known state, not the state before earlier changes.
@@ -77,9 +77,14 @@ impl Backlog {
 impl State {
     /// Adds a change to the backlog, if it is observed.
     pub(super) fn record_change(&mut self, id: &Id, old: Option<&Value>, new: Option<&Value>, missed: bool) {
-        let sides = Cached::observed(&self.manifest.observes).find_map(|cached| cached.change(id, old, new));
-        if let Some(sides) = sides {
-            self.backlog.add(id, sides, missed);
+        let of = (&id.0).into();
+        let named: Vec<&Watch> = self.checked.observes.iter().filter(|watch| watch.of == of).collect();
+        let change = match self.checked.observed(&of) {
+            Some(watch) => view::change(&watch, old, new, missed),
+            None => named.into_iter().find_map(|watch| view::change(watch, old, new, missed)),
+        };
+        if let Some(change) = change {
+            self.backlog.add(id, change);
         }
     }
 }

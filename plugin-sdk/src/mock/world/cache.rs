@@ -1,8 +1,11 @@
 //! The interface `cache` of the mock.
 
-use serde_json::Value;
+use pilothouse_core::reads::{Aspect, Selection};
 
-use super::{State, World, view::page_after, wakes::Read};
+use super::{
+    World,
+    view::{Selected, page_after},
+};
 use crate::{
     Key, TypeMeta, Verb,
     cache::import::Functions,
@@ -21,10 +24,10 @@ impl Functions for World {
         let mut state = self.state_mut();
         let id = (of.clone(), key.clone());
         state.check(Verb::Read, &id, None).map_err(ReadError::NotGranted)?;
-        state.may_read(of, key.namespace.as_ref())?;
-        state.record_read(|| Read::Object(id.clone()));
-        let object = state.objects.get(&id).and_then(|object| state.view.show(&id, object));
-        let text = object.as_ref().map(Value::to_string);
+        state.may_read(of, key.namespace.as_deref())?;
+        state.reading.record(|tracker, run| tracker.read_object(run, &of.into(), &key.into()));
+        let object = state.objects.get(&id).and_then(|object| state.view.show(object));
+        let text = object.map(|object| object.json().into_owned());
         match text.as_ref().map_or(0, String::len) {
             bytes if bytes > BYTES => Err(ReadError::TooLarge(bytes as u64)),
             _ => Ok(text),
@@ -34,11 +37,16 @@ impl Functions for World {
     fn list(&self, query: &Query) -> Result<Page, ReadError> {
         let mut state = self.state_mut();
         let selected = state.select(query)?;
-        state.record_read(|| Read::list(query));
+        let aspect = match selected.fields.is_empty() {
+            true => Aspect::Whole,
+            false => Aspect::Fields(selected.fields.clone().into()),
+        };
+        let selection = selection(query, &selected, aspect);
+        state.reading.record(|tracker, run| tracker.read_selection(run, &(&query.of).into(), selection));
         let (mut items, mut bytes) = (Vec::new(), 0);
         let mut last: Option<&Key> = None;
-        for (key, object) in state.found(&state.objects, &selected) {
-            let text = object.to_string();
+        for (key, object) in state.found(&selected) {
+            let text = selected.text(&object);
             if text.len() > BYTES && items.is_empty() {
                 return Err(ReadError::TooLarge(text.len() as u64));
             }
@@ -55,10 +63,10 @@ impl Functions for World {
     fn keys(&self, query: &Query) -> Result<KeyPage, ReadError> {
         let mut state = self.state_mut();
         let selected = state.select(query)?;
-        state.record_read(|| Read::keys(query));
+        let selection = selection(query, &selected, Aspect::Keys);
+        state.reading.record(|tracker, run| tracker.read_selection(run, &(&query.of).into(), selection));
         let limit = limit(query, KEYS);
-        let mut items: Vec<Key> =
-            state.found(&state.objects, &selected).map(|(key, _)| key.clone()).take(limit + 1).collect();
+        let mut items: Vec<Key> = state.found(&selected).map(|(key, _)| key.clone()).take(limit + 1).collect();
         let more = items.len() > limit;
         items.truncate(limit);
         let next = items.last().filter(|_| more).map(page_after);
@@ -66,12 +74,13 @@ impl Functions for World {
     }
 }
 
-impl State {
-    /// Adds a read to those of the running call.
-    fn record_read(&mut self, read: impl FnOnce() -> Read) {
-        if let Some(reading) = &mut self.reading {
-            reading.insert(read());
-        }
+/// Returns what a query reads, for tracking. Pages do not matter.
+fn selection(query: &Query, selected: &Selected<'_>, aspect: Aspect) -> Selection {
+    Selection {
+        namespace: query.namespace.as_deref().map(Into::into),
+        labels: selected.labels.clone(),
+        index: selected.index.as_ref().map(|(path, value)| (path.clone(), (*value).into())),
+        aspect,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The interface `client` of the mock. Requests end as the test scripted them, or take effect on the cluster.
 
+use pilothouse_core::selector::{FieldSelector, Selector};
 use serde_json::{Value, json};
 
 use super::{Id, World, identify};
@@ -9,9 +10,8 @@ use crate::{
     contract::pilothouse::plugin::client::{self as wire, Error, Eviction, ListQuery, LogQuery, Page, PatchBody},
     mock::{
         apply::{apply, merge},
-        bounds, keys,
+        bounds, convert, keys,
         script::{Call, Ending, Request},
-        selector::{FieldSelector, Selector},
     },
 };
 
@@ -36,17 +36,20 @@ impl Functions for World {
         bounds::live_query(query).map_err(Error::Invalid)?;
         // Lists need a permission for all names, and one over all namespaces needs all namespaces.
         let key = Key { namespace: namespace.clone(), name: String::new() };
-        let place = Key { namespace: Some(namespace.clone().unwrap_or_default()), ..key.clone() };
-        self.state().check(Verb::Read, &(of.clone(), place), None).map_err(Error::NotGranted)?;
-        let invalid = |problem: String| refused(400, Reason::BadRequest, problem);
-        let labels = Selector::parse(labels.as_deref().unwrap_or_default()).map_err(invalid)?;
-        let fields = FieldSelector::parse(fields.as_deref().unwrap_or_default()).map_err(invalid)?;
+        self.state().check_any(Verb::Read, of, namespace.as_deref()).map_err(Error::NotGranted)?;
+        let invalid = |problem: &dyn ToString| refused(400, Reason::BadRequest, problem.to_string());
+        let labels = Selector::parse(labels.as_deref().unwrap_or_default()).map_err(|error| invalid(&error))?;
+        let fields = FieldSelector::parse(fields.as_deref().unwrap_or_default()).map_err(|error| invalid(&error))?;
         let listed = self.answer(Verb::Read, &(of.clone(), key), None, Value::Null, |world| {
             let all = world.objects(of).into_iter();
             let here = |object: &Value| {
                 namespace.as_deref().is_none_or(|namespace| object["metadata"]["namespace"] == namespace)
             };
-            Ok(all.filter(|object| here(object) && labels.matches(object) && fields.matches(object)).collect())
+            let matches = |object: &Value| {
+                let object = convert::object(object);
+                labels.matches(object.labels()) && convert::selects(&fields, &object)
+            };
+            Ok(all.filter(|object| here(object) && matches(object)).collect())
         })?;
         let Ok(Value::Array(items)) = serde_json::from_str(&listed) else {
             panic!("a list of {of} is answered by Expected::answer_all")

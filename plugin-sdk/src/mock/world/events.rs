@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use pilothouse_core::{
     event::{Event, KeyEvents, Level},
+    grant::LackedBy,
     key as core,
 };
 
@@ -121,9 +122,9 @@ impl State {
         let about = event.about.as_ref().map_or_else(|| own.clone(), id);
         if about != *own {
             self.check_event(Verb::Read, &about)?;
-            let covered = self.may_read(&about.0, about.1.namespace.as_ref());
+            let covered = self.may_read(&about.0, about.1.namespace.as_deref());
             covered.map_err(|_| Refusal::Mistake(format!("{} {} is not cached for this plugin", about.0, about.1)))?;
-            if self.objects.get(&about).is_none_or(|object| self.view.show(&about, object).is_none()) {
+            if self.objects.get(&about).is_none_or(|object| self.view.show(object).is_none()) {
                 return Err(Refusal::Missing(format!(
                     "{} {} is not in the cache, so it can have no Event",
                     about.0, about.1
@@ -138,9 +139,12 @@ impl State {
     }
 
     fn check_event(&self, verb: Verb, id: &Id) -> Result<(), Refusal> {
-        let Err(why) = self.check(verb, id, None) else { return Ok(()) };
-        let asked = self.manifest.permissions.iter().any(|permission| super::covers(permission, verb, id, None));
-        Err(if asked { Refusal::Denied(why) } else { Refusal::Mistake(why) })
+        let name = (!id.1.name.is_empty()).then_some(&*id.1.name);
+        match self.denied(verb, &id.0, None, id.1.namespace.as_deref(), name) {
+            None => Ok(()),
+            Some(denied) if denied.by == LackedBy::Administrator => Err(Refusal::Denied(denied.to_string())),
+            Some(denied) => Err(Refusal::Mistake(denied.to_string())),
+        }
     }
 
     /// Counts, combines and drops Events as the host does.
@@ -168,6 +172,5 @@ impl State {
 }
 
 fn id((of, key): &(core::TypeMeta, core::Key)) -> Id {
-    let namespace = key.namespace.as_deref().map(ToOwned::to_owned);
-    (TypeMeta::new(&*of.api_version, &*of.kind), Key { namespace, name: key.name.to_string() })
+    (of.into(), key.into())
 }

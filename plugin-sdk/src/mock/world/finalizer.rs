@@ -26,7 +26,7 @@ impl World {
     pub(in crate::mock) fn hold(&self, controller: &Controller, key: &Key) -> Result<(), Failure> {
         let Some(finalizer) = &controller.finalizer else { return Ok(()) };
         let id = (controller.for_.of.clone(), key.clone());
-        if self.reconciled(&controller.for_, key).is_none() {
+        if self.reconciled(&controller.name, key).is_none() {
             return Ok(());
         }
         let mut state = self.state_mut();

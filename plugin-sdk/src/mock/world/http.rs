@@ -16,7 +16,7 @@ impl Functions for World {
             let bytes = request.body.len();
             return Err(Error::Invalid(format!("the body has {bytes} bytes, and at most {MAX_BODY} are taken")));
         }
-        http::check(&self.state().manifest.http, request)?;
+        http::check(&self.state().grants, request)?;
         let Request { method, url, headers, body, .. } = request.clone();
         let next = self.state_mut().expected_http.pop_front();
         let answer = match next {

@@ -2,20 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pilothouse_core::{
+    key as core,
+    manifest::{self, Watch},
+    object::Object,
+    reads::{Run, Tracker},
+    route::{self, Mapping},
+    store::Change,
+};
 use serde_json::Value;
 
 use super::{
     Id, State, World,
-    view::{Cached, Objects, Sides},
+    view::{self, Objects},
 };
-use crate::{
-    Key, TypeMeta, Verb,
-    contract::{
-        exports::pilothouse::plugin::controller::{Controller, Mapping},
-        mapping::exports::pilothouse::plugin::mapper,
-        pilothouse::plugin::cache::Query,
-    },
-};
+use crate::{Key, Verb, contract::mapping::exports::pilothouse::plugin::mapper, mock::convert};
 
 /// A key that a change wakes, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,27 +42,24 @@ pub enum By {
     Read,
 }
 
-/// A read of a call from the cache.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Read {
-    Object(Id),
-    /// A list, without the limits of its pages.
-    List(Query),
-    Keys(Query),
-}
-
-impl Read {
-    pub(super) fn list(query: &Query) -> Self {
-        Self::List(Query { limit: 0, after: None, ..query.clone() })
-    }
-
-    pub(super) fn keys(query: &Query) -> Self {
-        Self::Keys(Query { limit: 0, after: None, fields: Vec::new(), ..query.clone() })
-    }
-}
-
 /// A change for the plugin's own mapping function, and the controller.
 type Unmapped = (String, mapper::Change);
+
+/// The reads of one controller's calls, and the call that runs.
+#[derive(Default)]
+pub(super) struct Reading {
+    trackers: BTreeMap<String, Tracker>,
+    running: Option<(String, Run)>,
+}
+
+impl Reading {
+    /// Records a read of the running call, if it is a reconcile.
+    pub(super) fn record(&mut self, read: impl FnOnce(&mut Tracker, Run)) {
+        if let Some((controller, run)) = &self.running {
+            read(self.trackers.get_mut(controller).expect("the call has begun"), *run);
+        }
+    }
+}
 
 impl World {
     /// Returns a copy of the cluster, for a later comparison.
@@ -70,24 +68,24 @@ impl World {
     }
 
     /// Starts to record the reads of a call.
-    pub(in crate::mock) fn begin_reading(&self) {
-        self.state_mut().reading = Some(BTreeSet::new());
+    pub(in crate::mock) fn begin_reading(&self, controller: &str, key: &Key) {
+        let reading = &mut self.state_mut().reading;
+        let run = reading.trackers.entry(controller.to_owned()).or_default().begin(&key.into());
+        reading.running = Some((controller.to_owned(), run));
     }
 
     /// Ends the recording. If the call succeeded, its reads replace those of the previous call.
-    pub(in crate::mock) fn end_reading(&self, controller: &str, key: &Key, succeeded: bool) {
-        let mut state = self.state_mut();
-        let reads = state.reading.take().unwrap_or_default();
-        if succeeded {
-            state.reads.insert((controller.to_owned(), key.clone()), reads);
-        }
+    pub(in crate::mock) fn end_reading(&self, succeeded: bool) {
+        let reading = &mut self.state_mut().reading;
+        reading.record(|tracker, run| if succeeded { tracker.commit(run) } else { tracker.abandon(run) });
+        reading.running = None;
     }
 
     /// Removes the reads of a key that is gone and has been reconciled.
     pub(in crate::mock) fn forget_reads(&self, controller: &str, key: &Key) {
         let mut state = self.state_mut();
         state.view.forget(controller, key);
-        state.reads.remove(&(controller.to_owned(), key.clone()));
+        state.reading.trackers.entry(controller.to_owned()).or_default().forget(&key.into());
     }
 
     /// Returns the keys that the differences to `before` wake, in order. `map` calls the plugin.
@@ -96,7 +94,7 @@ impl World {
         before: &Objects,
         map: impl Fn(&str, &mapper::Change) -> Result<Vec<Key>, String>,
     ) -> Result<Vec<Wake>, String> {
-        let (mut wakes, unmapped) = self.state().routed(before);
+        let (mut wakes, unmapped) = self.state_mut().routed(before);
         for (controller, change) in unmapped {
             let keys = map(&controller, &change)?;
             wakes.extend(keys.into_iter().map(|key| Wake { controller: controller.clone(), key, by: By::Mapping }));
@@ -108,45 +106,58 @@ impl World {
 }
 
 impl State {
-    fn routed(&self, before: &Objects) -> (BTreeSet<Wake>, Vec<Unmapped>) {
+    fn routed(&mut self, before: &Objects) -> (BTreeSet<Wake>, Vec<Unmapped>) {
         let (mut wakes, mut unmapped) = (BTreeSet::new(), Vec::new());
-        for (id, (old, new)) in self.changed(before) {
-            for controller in &self.manifest.controllers {
-                let mut wake = |keys: Vec<Key>, by| {
-                    let wake = |key| Wake { controller: controller.name.clone(), key, by };
-                    wakes.extend(keys.into_iter().map(wake));
+        for (_, (old, new)) in self.changed(before) {
+            for controller in &self.checked.controllers {
+                let mut wake = |change: &Change, mapping: &Mapping, by| {
+                    let mut keys = Vec::new();
+                    let look_up = |index: &str, name: &str, namespace: Option<&str>| {
+                        self.indexed(&controller.for_, index, name, namespace)
+                    };
+                    route::keys(mapping, change, look_up, &mut keys);
+                    let wake = |key: &core::Key| Wake { controller: controller.name.clone(), key: key.into(), by };
+                    wakes.extend(keys.iter().map(wake));
                 };
-                let change = |watch| Cached::new(watch).change(id, old, new);
-                if change(&controller.for_).is_some() {
-                    wake(vec![id.1.clone()], By::Itself);
+                let change = |watch| view::change(watch, old, new, false);
+                if let Some(change) = change(&controller.for_) {
+                    wake(&change, &Mapping::SelfKey, By::Itself);
                 }
-                for sides in controller.owns.iter().filter_map(change) {
-                    wake(named(&sides, &id.1, |side| owners(side, &controller.for_.of, true)), By::Child);
+                let of = &controller.for_.of;
+                for change in controller.owns.iter().filter_map(change) {
+                    convert::routes(&manifest::Mapping::Owner, of).for_each(|owner| wake(&change, &owner, By::Child));
                 }
                 for mapped in &controller.watches {
-                    let Some(sides) = change(&mapped.watch) else { continue };
-                    match self.mapped(controller, &mapped.mapping, id, &sides) {
-                        Some(keys) => wake(keys, By::Mapping),
-                        None => {
-                            let [old, new] = [sides.0, sides.1].map(|side| side.map(|side| side.to_string()));
-                            unmapped.push((controller.name.clone(), mapper::Change { of: id.0.clone(), old, new }));
-                        }
+                    let Some(change) = change(&mapped.watch) else { continue };
+                    if mapped.mapping == manifest::Mapping::Plugin {
+                        let [old, new] =
+                            [&change.old, &change.new].map(|side| side.as_ref().map(|side| side.json().into_owned()));
+                        let of = change.object().type_meta().into();
+                        unmapped.push((controller.name.clone(), mapper::Change { of, old, new }));
                     }
+                    convert::routes(&mapped.mapping, of).for_each(|mapping| wake(&change, &mapping, By::Mapping));
                 }
             }
         }
-        for ((controller, key), reads) in &self.reads {
-            if reads.iter().any(|read| self.result(before, read) != self.result(&self.objects, read)) {
-                wakes.insert(Wake { controller: controller.clone(), key: key.clone(), by: By::Read });
-            }
+        let seen = self.seen(before);
+        for (controller, tracker) in &mut self.reading.trackers {
+            let mut keys = Vec::new();
+            seen.iter().for_each(|(of, change)| tracker.wakes(of, change, &mut keys));
+            let wake = |key: &core::Key| Wake { controller: controller.clone(), key: key.into(), by: By::Read };
+            wakes.extend(keys.iter().map(wake));
         }
         (wakes, unmapped)
     }
 
-    /// Returns `true` if the running call has read something that is different now.
-    pub(super) fn has_read_what_changed(&self, before: &Objects) -> bool {
-        let mut reads = self.reading.iter().flatten();
-        reads.any(|read| self.result(before, read) != self.result(&self.objects, read))
+    /// Returns `true` if the running call, or the last successful one of its key, has read something that is different now.
+    pub(super) fn has_read_what_changed(&mut self, before: &Objects) -> bool {
+        let seen = self.seen(before);
+        let mut is_woken = false;
+        self.reading.record(|tracker, run| {
+            seen.iter().for_each(|(of, change)| tracker.wakes(of, change, &mut Vec::new()));
+            is_woken = tracker.is_woken(run);
+        });
+        is_woken
     }
 
     fn changed<'a>(&'a self, before: &'a Objects) -> BTreeMap<&'a Id, (Option<&'a Value>, Option<&'a Value>)> {
@@ -155,73 +166,37 @@ impl State {
         sides.filter(|(_, (old, new))| old != new).collect()
     }
 
-    /// Returns the keys that a mapping finds. `None` if the plugin has to map.
-    fn mapped(&self, controller: &Controller, mapping: &Mapping, id: &Id, sides: &Sides) -> Option<Vec<Key>> {
-        let of = &controller.for_.of;
-        Some(match mapping {
-            Mapping::Owner => named(sides, &id.1, |side| owners(side, of, true)),
-            Mapping::AnyOwner => named(sides, &id.1, |side| owners(side, of, false)),
-            Mapping::SameKey => named(sides, &id.1, |_| vec![id.1.name.clone()]),
-            Mapping::Label(label) => named(sides, &id.1, |side| {
-                side["metadata"]["labels"][label].as_str().map(ToOwned::to_owned).into_iter().collect()
-            }),
-            Mapping::Index(index) => {
-                let path = self.view.index(of, index)?;
-                let beside =
-                    |key: &Key| key.namespace.is_none() || id.1.namespace.is_none() || key.namespace == id.1.namespace;
-                let all = self.objects.iter().filter(|(other, _)| other.0 == *of && beside(&other.1));
-                all.filter(|(_, object)| path.values(object).contains(&id.1.name)).map(|(id, _)| id.1.clone()).collect()
-            }
-            Mapping::Plugin => return None,
-        })
+    /// Returns the changes as the plugin sees them, of what it may read.
+    fn seen(&self, before: &Objects) -> Vec<(core::TypeMeta, Change)> {
+        let changed = self.changed(before).into_iter();
+        let readable = changed.filter(|(id, _)| self.check(Verb::Read, id, None).is_ok());
+        let seen = readable.filter_map(|(id, (old, new))| {
+            let [old, new] = [old, new].map(|side| side.and_then(|object| self.view.show(object)));
+            (old.is_some() || new.is_some()).then(|| ((&id.0).into(), Change { old, new, missed: false }))
+        });
+        seen.collect()
     }
 
-    /// Returns the result of a read. `None` if the plugin may not read it.
-    fn result(&self, objects: &Objects, read: &Read) -> Option<BTreeMap<Key, Value>> {
-        match read {
-            Read::Object(id) => {
-                let object = objects.get(id).and_then(|object| self.view.show(id, object));
-                self.check(Verb::Read, id, None).ok()?;
-                Some(object.map(|object| (id.1.clone(), object)).into_iter().collect())
-            }
-            Read::List(query) => {
-                let selected = self.select(query).ok()?;
-                Some(self.found(objects, &selected).map(|(key, object)| (key.clone(), object)).collect())
-            }
-            Read::Keys(query) => {
-                let selected = self.select(query).ok()?;
-                Some(self.found(objects, &selected).map(|(key, _)| (key.clone(), Value::Null)).collect())
-            }
-        }
+    /// Returns the keys of the controller's objects for which an index has a name.
+    fn indexed(&self, watch: &Watch, index: &str, name: &str, namespace: Option<&str>) -> Vec<core::Key> {
+        let Some(path) = self.checked.index(index).map(|index| &index.path) else { return Vec::new() };
+        let of = (&watch.of).into();
+        let objects =
+            self.objects.iter().filter(|((kind, _), _)| *kind == of).map(|(_, object)| convert::object(object));
+        let fits = |object: &Object| {
+            let here = object.key().namespace.as_deref();
+            (here.is_none() || namespace.is_none() || here == namespace)
+                && view::holds(watch, object)
+                && convert::values(object, path).iter().any(|value| value == name)
+        };
+        objects.filter(|object| fits(object)).map(|object| object.key().clone()).collect()
     }
 
     /// Returns `true` if the controller is, or was, for an object of this key.
     fn is_reconciled(&self, before: &Objects, wake: &Wake) -> bool {
-        let mut controllers = self.manifest.controllers.iter().filter(|controller| controller.name == wake.controller);
-        controllers.any(|controller| {
-            let id = (controller.for_.of.clone(), wake.key.clone());
-            [before, &self.objects]
-                .iter()
-                .any(|objects| objects.get(&id).is_some_and(|object| Cached::new(&controller.for_).holds(&id, object)))
-        })
+        let Some(controller) = self.checked.controller(&wake.controller) else { return false };
+        let id = ((&controller.for_.of).into(), wake.key.clone());
+        let sides = [before, &self.objects].into_iter().filter_map(|objects| objects.get(&id));
+        sides.map(convert::object).any(|object| view::holds(&controller.for_, &object))
     }
-}
-
-/// Returns the keys of the names on either side of a change: in the namespace of the changed object, and
-/// cluster-scoped. The caller removes those that do not exist.
-fn named((old, new): &Sides, changed: &Key, names: impl Fn(&Value) -> Vec<String>) -> Vec<Key> {
-    let names: BTreeSet<String> = [old, new].into_iter().flatten().flat_map(names).collect();
-    names.into_iter().flat_map(|name| [changed.beside(name.as_str()), Key::cluster(name)]).collect()
-}
-
-/// Returns the names of owners of a kind, in any version.
-fn owners(object: &Value, of: &TypeMeta, controlling: bool) -> Vec<String> {
-    let group = |api_version: &str| api_version.rsplit_once('/').map(|(group, _)| group.to_owned());
-    let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let fitting = references.filter(|reference| {
-        reference["kind"] == of.kind.as_str()
-            && group(reference["apiVersion"].as_str().unwrap_or_default()) == group(&of.api_version)
-            && (!controlling || reference["controller"] == true)
-    });
-    fitting.filter_map(|reference| reference["name"].as_str().map(ToOwned::to_owned)).collect()
 }

@@ -32,6 +32,7 @@ mod health;
 mod informer;
 mod kinds;
 mod lease;
+mod lines;
 pub(crate) mod metrics;
 #[cfg(test)]
 mod model;

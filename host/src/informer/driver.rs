@@ -7,19 +7,23 @@ use futures::FutureExt;
 use pilothouse_core::{
     backoff::{Backoff, RECONNECT},
     list::Status,
+    rate::Rate,
     reflector::{Config, Effect, Failure, Input, PAGE_SIZE, Reflector, State},
 };
 use tokio::{sync::watch, time::Instant};
 use tracing::{debug, error, info, warn};
 
-use super::{Informer, packing};
+use super::{Informer, lines::Lines, packing};
 use crate::cluster::{Cluster, Endpoint, Error, Select, Stream};
 
 /// Silence after which a watch counts as dead. kube-apiserver sends a bookmark about once a minute.
 const DEAD_AFTER: Duration = Duration::from_secs(150);
 
-/// The least time between two logs of skipped objects. An aggregated API may list all of its objects without a uid.
-const LOG_SKIPS_EVERY: Duration = Duration::from_secs(60);
+/// Lines about skipped objects. An aggregated API may list all of its objects without a uid.
+const SKIPPED: Rate = Rate { burst: 1, every: Duration::from_secs(60) };
+
+/// Lines about informers that are blocked. A plugin may ask for any number of kinds that nobody serves.
+const BLOCKED: Rate = Rate { burst: 10, every: Duration::from_secs(10) };
 
 /// The longest accepted watch line. etcd rejects objects above 1.5 MiB, but aggregated servers may have larger ones.
 const MAX_LINE: usize = 64 << 20;
@@ -58,8 +62,8 @@ pub(super) async fn feed(informer: Arc<Informer>, cluster: Cluster, seed: u64, r
     let config = Config { of, keep, page_size: PAGE_SIZE, streaming: true, seen: informer.newest(), seed };
     let mut reflector = Reflector::new(config);
     let kinds = informer.shared.kinds.looks();
-    let skips = Skips::default();
-    let mut driver = Driver { informer, cluster, endpoint: None, restores, skips, kinds, found_restore: false };
+    let skipped = Lines::default();
+    let mut driver = Driver { informer, cluster, endpoint: None, restores, skipped, kinds, found_restore: false };
     let mut effects = Vec::new();
     reflector.step(origin.elapsed(), Input::Start, &mut effects);
     loop {
@@ -103,32 +107,11 @@ struct Driver {
     cluster: Cluster,
     endpoint: Option<Arc<Endpoint>>,
     restores: watch::Receiver<u64>,
-    skips: Skips,
+    skipped: Lines,
     /// Changes when the server may serve other kinds than before.
     kinds: watch::Receiver<u64>,
     /// `true` if the reflector has found a restore that is not announced to other informers yet.
     found_restore: bool,
-}
-
-/// Limits the logging of skipped objects.
-#[derive(Default)]
-struct Skips {
-    /// When a skipped object was last logged.
-    logged: Option<Instant>,
-    /// Objects skipped since then.
-    unlogged: u64,
-}
-
-impl Skips {
-    /// Counts a skipped object. Returns how many came since the last log if this one is to be logged.
-    fn skip(&mut self) -> Option<u64> {
-        if self.logged.is_some_and(|logged| logged.elapsed() < LOG_SKIPS_EVERY) {
-            self.unlogged += 1;
-            return None;
-        }
-        self.logged = Some(Instant::now());
-        Some(std::mem::take(&mut self.unlogged))
-    }
 }
 
 impl Driver {
@@ -158,7 +141,7 @@ impl Driver {
                 Effect::State(state) => self.set_state(state),
                 Effect::Unreadable { key, why } => {
                     informer.skip(key.as_ref());
-                    if let Some(others) = self.skips.skip() {
+                    if let Some(others) = self.skipped.next(SKIPPED) {
                         warn!(informer = %informer.key, error = why, others, "cannot read an object; plugins see at most its metadata");
                     }
                 }
@@ -195,7 +178,11 @@ impl Driver {
         let informer = &self.informer.key;
         match &state {
             State::Missing(_) | State::Unauthenticated(_) | State::Denied(_) | State::Waiting { .. } => {
-                warn!(%informer, %state, "informer is blocked");
+                let line = self.informer.shared.blocked.lock().next(BLOCKED);
+                match line {
+                    Some(left_out) => warn!(%informer, %state, left_out, "informer is blocked"),
+                    None => debug!(%informer, %state, "informer is blocked"),
+                }
             }
             State::Resolving | State::Listing | State::Watching => {
                 debug!(%informer, %state, "informer state");
@@ -366,19 +353,5 @@ fn failure(error: Error) -> Failure {
         | Error::Name(_)
         | Error::Body(_)
         | Error::Answer { .. } => Failure::Transport(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn skipped_objects_are_logged_once_in_a_while_with_their_number() {
-        let mut skips = Skips::default();
-        let skipped: Vec<_> = (0..10_000).filter_map(|_| skips.skip()).collect();
-        assert_eq!(skipped, [0]);
-        tokio::time::advance(LOG_SKIPS_EVERY).await;
-        assert_eq!([skips.skip(), skips.skip()], [Some(9_999), None]);
     }
 }

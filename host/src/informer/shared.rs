@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use pilothouse_core::object::ResourceVersion;
 use tokio::sync::{Notify, watch};
 
-use super::kinds::Kinds;
+use super::{kinds::Kinds, lines::Lines};
 
 /// What all informers of a host share.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub(super) turns: watch::Sender<u64>,
     /// Wakes informers that wait for their kind.
     pub(super) kinds: Kinds,
+    /// Limits the warnings about informers that are blocked.
+    pub(super) blocked: Mutex<Lines>,
 }
 
 impl Shared {

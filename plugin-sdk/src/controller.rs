@@ -11,11 +11,9 @@ use crate::{
 };
 
 /// One reconcile loop: a kind, the kinds of its children and of what else it reads, and a function.
-///
-/// `E` names the plugin's optional exports: see [`Mapping::with`].
-pub struct Controller<E = ()> {
+pub struct Controller {
     pub(crate) name: String,
-    parts: Parts<E>,
+    parts: Parts,
     reconcile: Reconcile,
 }
 
@@ -23,10 +21,10 @@ type Reconcile = Box<dyn Fn(wire::Request) -> Result<Outcome, Error>>;
 
 /// What [`ControllerBuilder`] collects.
 #[derive(Debug)]
-struct Parts<E> {
+struct Parts {
     for_: Watched,
     owns: Vec<Watched>,
-    watches: Vec<Mapped<E>>,
+    watches: Vec<Mapped>,
     reads: Vec<Watched>,
     status: bool,
     events: bool,
@@ -37,16 +35,15 @@ struct Parts<E> {
 }
 
 /// A watch, and the keys that its objects concern.
-struct Mapped<E> {
+struct Mapped {
     watch: Watched,
     mapping: wire::Mapping,
     function: Option<Function>,
-    exports: std::marker::PhantomData<E>,
 }
 
-impl<E> Controller<E> {
+impl Controller {
     /// Builds a controller for all objects of `K`. Its name is the kind in lower case.
-    pub fn of<K: Object>() -> ControllerBuilder<K, E> {
+    pub fn of<K: Object>() -> ControllerBuilder<K> {
         Self::watching(Watch::of::<K>())
     }
 
@@ -70,7 +67,7 @@ impl<E> Controller<E> {
     ///     Ok(Plugin::new("Logs the objects of a kind.").controller(controller))
     /// }
     /// ```
-    pub fn to(of: TypeMeta) -> ControllerBuilder<Dynamic, E> {
+    pub fn to(of: TypeMeta) -> ControllerBuilder<Dynamic> {
         Self::watching(Watch::to(of))
     }
 
@@ -85,7 +82,7 @@ impl<E> Controller<E> {
     ///     Controller::watching(failed).without_status().reconcile(|_, _| Ok(Outcome::new()))
     /// }
     /// ```
-    pub fn watching<K: AnyObject>(watch: Watch<K>) -> ControllerBuilder<K, E> {
+    pub fn watching<K: AnyObject>(watch: Watch<K>) -> ControllerBuilder<K> {
         let name = watch.kind().kind.to_ascii_lowercase();
         let parts = Parts {
             for_: watch.erase(),
@@ -144,7 +141,7 @@ impl<E> Controller<E> {
         let all = |watches: Vec<Watched>| watches.into_iter().map(Watched::into_wire).collect::<Result<_, _>>();
         let Parts { for_, owns, watches, reads, status: _, events: _, max_concurrency, resync, timeout, finalizer } =
             self.parts;
-        let mapped = |mapped: Mapped<E>| {
+        let mapped = |mapped: Mapped| {
             Ok::<_, String>(wire::MappedWatch { watch: mapped.watch.into_wire()?, mapping: mapped.mapping })
         };
         let millis = |timeout: Duration| u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
@@ -165,13 +162,13 @@ impl<E> Controller<E> {
     }
 }
 
-impl<E> std::fmt::Debug for Controller<E> {
+impl std::fmt::Debug for Controller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Controller").field("name", &self.name).field("for", &self.parts.for_).finish_non_exhaustive()
     }
 }
 
-impl<E> std::fmt::Debug for Mapped<E> {
+impl std::fmt::Debug for Mapped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mapped").field("watch", &self.watch).field("mapping", &self.mapping).finish_non_exhaustive()
     }
@@ -207,13 +204,13 @@ impl<E> std::fmt::Debug for Mapped<E> {
 /// ```
 #[derive(Debug)]
 #[must_use = "a controller needs its function: call `reconcile`"]
-pub struct ControllerBuilder<K, E = ()> {
+pub struct ControllerBuilder<K> {
     name: String,
-    parts: Parts<E>,
+    parts: Parts,
     kind: std::marker::PhantomData<fn() -> K>,
 }
 
-impl<K: AnyObject, E> ControllerBuilder<K, E> {
+impl<K: AnyObject> ControllerBuilder<K> {
     /// Sets the name, instead of the kind's: at most 63 lower-case letters, digits and `-`. Unique within the plugin.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -294,15 +291,14 @@ impl<K: AnyObject, E> ControllerBuilder<K, E> {
 
     /// Wakes the keys that `mapping` finds when an object of kind `T` changes. Use it for kinds that the reconcile does
     /// not read.
-    pub fn watches<T: Object>(self, mapping: Mapping<T, E>) -> Self {
+    pub fn watches<T: Object>(self, mapping: Mapping<T>) -> Self {
         self.watches_with(Watch::of::<T>(), mapping)
     }
 
     /// As [`watches`](Self::watches), for the objects that a watch selects.
-    pub fn watches_with<T: AnyObject>(mut self, watch: Watch<T>, mapping: Mapping<T, E>) -> Self {
+    pub fn watches_with<T: AnyObject>(mut self, watch: Watch<T>, mapping: Mapping<T>) -> Self {
         let Mapping { wire: mapping, function, .. } = mapping;
-        let exports = std::marker::PhantomData;
-        self.parts.watches.push(Mapped { watch: watch.erase(), mapping, function, exports });
+        self.parts.watches.push(Mapped { watch: watch.erase(), mapping, function });
         self
     }
 
@@ -386,7 +382,7 @@ impl<K: AnyObject, E> ControllerBuilder<K, E> {
     /// The function gets the object from the cache. If the object is gone, it gets the last known state (see
     /// [`Context::phase`]). An object that cannot be decoded as `K` is a terminal error, and does not reach the
     /// function.
-    pub fn reconcile<F>(mut self, reconcile: F) -> Controller<E>
+    pub fn reconcile<F>(mut self, reconcile: F) -> Controller
     where
         F: Fn(&Context, &K) -> Result<Outcome, Error> + 'static,
     {

@@ -10,7 +10,6 @@ use crate::{
         mapping::exports::pilothouse::plugin::mapper,
         observing::exports::pilothouse::plugin::observer,
     },
-    exports::Exports,
 };
 
 /// A function that returns a plugin: `fn() -> Plugin`, or `fn(C) -> Result<Plugin, Error>` for any `C` that serde can
@@ -20,20 +19,15 @@ use crate::{
 ///
 /// `Signature` tells the compiler which of the two it is. It never has to be named.
 pub trait Define<Signature> {
-    /// The plugin's optional exports.
-    type Exports: Exports;
-
     /// Creates the plugin.
     ///
     /// # Errors
     /// Fails if the configuration is not valid. The message says what to change.
-    fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error>;
+    fn define(&self, config: &str) -> Result<Plugin, Error>;
 }
 
-impl<E: Exports, F: Fn() -> Plugin<E>> Define<(E,)> for F {
-    type Exports = E;
-
-    fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error> {
+impl<F: Fn() -> Plugin> Define<()> for F {
+    fn define(&self, config: &str) -> Result<Plugin, Error> {
         match config.trim() {
             "" | "{}" | "null" => Ok(self()),
             _ => Err(Error::terminal("this plugin takes no configuration")),
@@ -41,25 +35,15 @@ impl<E: Exports, F: Fn() -> Plugin<E>> Define<(E,)> for F {
     }
 }
 
-impl<E: Exports, C: DeserializeOwned, F: Fn(C) -> Result<Plugin<E>, Error>> Define<(E, C)> for F {
-    type Exports = E;
-
-    fn define(&self, config: &str) -> Result<Plugin<Self::Exports>, Error> {
+impl<C: DeserializeOwned, F: Fn(C) -> Result<Plugin, Error>> Define<(C,)> for F {
+    fn define(&self, config: &str) -> Result<Plugin, Error> {
         let config = serde_json::from_str(config);
         self(config.map_err(|error| Error::terminal(format!("the configuration is not valid: {error}")))?)
     }
 }
 
-/// Returns whether a plugin exports `mapper`, `observer`, `admission` and `conversion`. Compiles only if `define` is a
-/// plugin.
-pub const fn exports<S, D: Define<S>>(_: &D) -> [bool; 4] {
-    [
-        <D::Exports as Exports>::MAPPER,
-        <D::Exports as Exports>::OBSERVER,
-        <D::Exports as Exports>::ADMISSION,
-        <D::Exports as Exports>::CONVERSION,
-    ]
-}
+/// Compiles only if `define` is a plugin. Natively nothing else would notice a function of the wrong type.
+pub const fn check<S, D: Define<S>>(_: &D) {}
 
 /// Implements the export `describe`.
 ///
@@ -143,52 +127,76 @@ fn log_panics() {
     }));
 }
 
-/// Adds a plugin's exports to the component. [`macro@crate::plugin`] calls it with what it found in the function's
-/// return type.
+/// Adds a plugin's exports to the component. A plugin exports all of them: an export that its manifest does not need is
+/// never called.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_plugin {
-    (
-        $define:path,
-        mapper: $mapper:tt,
-        observer: $observer:tt,
-        admission: $admission:tt,
-        conversion: $conversion:tt,
-        allocator: $allocator:tt
-    ) => {
-        // Natively nothing is exported. A function of the wrong type must still fail to compile.
-        const _: () = assert!(
-            matches!($crate::entry::exports(&$define), [$mapper, $observer, $admission, $conversion]),
-            "#[plugin] reads the exports from the function's return type: name `Mapper`, `Observer`, `Admission` and \
-             `Conversion` there, as in `Plugin<Mapper>`, and not behind an alias",
-        );
+    ($define:path, allocator: $allocator:tt) => {
+        const _: () = $crate::entry::check(&$define);
         #[cfg(target_arch = "wasm32")]
         const _: () = {
-            use $crate::contract::exports::pilothouse::plugin::controller as wire;
+            use ::std::{option::Option, result::Result, string::String, vec::Vec};
+            use $crate::contract::{
+                self, admitting, admitting::exports::pilothouse::plugin::admission, converting,
+                converting::exports::pilothouse::plugin::conversion, exports::pilothouse::plugin::controller as wire,
+                mapping, mapping::exports::pilothouse::plugin::mapper, observing,
+                observing::exports::pilothouse::plugin::observer,
+            };
 
             struct Exported;
 
             impl wire::Guest for Exported {
-                fn describe(
-                    config: ::std::string::String,
-                ) -> ::std::result::Result<wire::Manifest, ::std::string::String> {
+                fn describe(config: String) -> Result<wire::Manifest, String> {
                     $crate::entry::describe(&$define, ::std::env!("CARGO_PKG_VERSION"), &config)
                 }
 
-                fn reconcile(
-                    config: ::std::string::String,
-                    request: wire::Request,
-                ) -> ::std::result::Result<wire::Outcome, wire::Failure> {
+                fn reconcile(config: String, request: wire::Request) -> Result<wire::Outcome, wire::Failure> {
                     $crate::entry::reconcile(&$define, &config, request)
                 }
             }
 
-            $crate::contract::export!(Exported with_types_in $crate::contract);
-            $crate::export_plugin!(@mapper $define, $mapper);
-            $crate::export_plugin!(@observer $define, $observer);
-            $crate::export_plugin!(@admission $define, $admission);
-            $crate::export_plugin!(@conversion $define, $conversion);
-            $crate::export_plugin!(@allocator $allocator);
+            impl mapper::Guest for Exported {
+                fn map(
+                    config: String,
+                    controller: String,
+                    changes: Vec<mapper::Change>,
+                ) -> Result<Vec<$crate::Key>, String> {
+                    $crate::entry::map(&$define, &config, &controller, &changes)
+                }
+            }
+
+            impl observer::Guest for Exported {
+                fn observe(config: String, changes: Vec<observer::Change>) -> Result<(), String> {
+                    $crate::entry::observe(&$define, &config, &changes)
+                }
+            }
+
+            impl admission::Guest for Exported {
+                fn validate(config: String, review: admission::Review) -> Result<admission::Decision, String> {
+                    $crate::entry::review(&$define, &config, review).map(|(decision, _)| decision)
+                }
+
+                fn mutate(
+                    config: String,
+                    review: admission::Review,
+                ) -> Result<(admission::Decision, Option<String>), String> {
+                    $crate::entry::review(&$define, &config, review)
+                }
+            }
+
+            impl conversion::Guest for Exported {
+                fn convert(config: String, api_version: String, objects: Vec<String>) -> Result<Vec<String>, String> {
+                    $crate::entry::convert(&$define, &config, &api_version, &objects)
+                }
+            }
+
+    contract::export!(Exported with_types_in $crate::contract);
+    mapping::export_mapper!(Exported with_types_in $crate::contract::mapping);
+    observing::export_observer!(Exported with_types_in $crate::contract::observing);
+    admitting::export_admission!(Exported with_types_in $crate::contract::admitting);
+    converting::export_conversion!(Exported with_types_in $crate::contract::converting);
+    $crate::export_plugin!(@allocator $allocator);
         };
     };
     (@allocator true) => {
@@ -196,76 +204,6 @@ macro_rules! export_plugin {
         static ALLOCATOR: $crate::Arena = $crate::Arena::new();
     };
     (@allocator false) => {};
-    (@mapper $define:path, true) => {
-        impl $crate::contract::mapping::exports::pilothouse::plugin::mapper::Guest for Exported {
-            fn map(
-                config: ::std::string::String,
-                controller: ::std::string::String,
-                changes: ::std::vec::Vec<$crate::contract::mapping::exports::pilothouse::plugin::mapper::Change>,
-            ) -> ::std::result::Result<::std::vec::Vec<$crate::Key>, ::std::string::String> {
-                $crate::entry::map(&$define, &config, &controller, &changes)
-            }
-        }
-
-        $crate::contract::mapping::export_mapper!(Exported with_types_in $crate::contract::mapping);
-    };
-    (@observer $define:path, true) => {
-        impl $crate::contract::observing::exports::pilothouse::plugin::observer::Guest for Exported {
-            fn observe(
-                config: ::std::string::String,
-                changes: ::std::vec::Vec<$crate::contract::observing::exports::pilothouse::plugin::observer::Change>,
-            ) -> ::std::result::Result<(), ::std::string::String> {
-                $crate::entry::observe(&$define, &config, &changes)
-            }
-        }
-
-        $crate::contract::observing::export_observer!(Exported with_types_in $crate::contract::observing);
-    };
-    (@admission $define:path, true) => {
-        impl $crate::contract::admitting::exports::pilothouse::plugin::admission::Guest for Exported {
-            fn validate(
-                config: ::std::string::String,
-                review: $crate::contract::admitting::exports::pilothouse::plugin::admission::Review,
-            ) -> ::std::result::Result<
-                $crate::contract::admitting::exports::pilothouse::plugin::admission::Decision,
-                ::std::string::String,
-            > {
-                $crate::entry::review(&$define, &config, review).map(|(decision, _)| decision)
-            }
-
-            fn mutate(
-                config: ::std::string::String,
-                review: $crate::contract::admitting::exports::pilothouse::plugin::admission::Review,
-            ) -> ::std::result::Result<
-                (
-                    $crate::contract::admitting::exports::pilothouse::plugin::admission::Decision,
-                    ::std::option::Option<::std::string::String>,
-                ),
-                ::std::string::String,
-            > {
-                $crate::entry::review(&$define, &config, review)
-            }
-        }
-
-        $crate::contract::admitting::export_admission!(Exported with_types_in $crate::contract::admitting);
-    };
-    (@conversion $define:path, true) => {
-        impl $crate::contract::converting::exports::pilothouse::plugin::conversion::Guest for Exported {
-            fn convert(
-                config: ::std::string::String,
-                api_version: ::std::string::String,
-                objects: ::std::vec::Vec<::std::string::String>,
-            ) -> ::std::result::Result<::std::vec::Vec<::std::string::String>, ::std::string::String> {
-                $crate::entry::convert(&$define, &config, &api_version, &objects)
-            }
-        }
-
-        $crate::contract::converting::export_conversion!(Exported with_types_in $crate::contract::converting);
-    };
-    (@mapper $define:path, false) => {};
-    (@observer $define:path, false) => {};
-    (@admission $define:path, false) => {};
-    (@conversion $define:path, false) => {};
 }
 
 /// The result of [`crate::Object::to_json`], for crates that do not depend on serde_json.

@@ -110,7 +110,6 @@ pub mod entry;
 mod error;
 mod event;
 pub mod events;
-mod exports;
 pub mod features;
 mod host;
 pub mod http;
@@ -137,10 +136,6 @@ pub use controller::{Controller, ControllerBuilder};
 pub use dynamic::Dynamic;
 pub use error::Error;
 pub use event::Event;
-pub use exports::{
-    Admission, Conversion, Exports, ExportsAdmission, ExportsConversion, ExportsMapper, ExportsObserver, Mapper,
-    Observer,
-};
 pub use k8s_openapi;
 pub use kube;
 pub use mapping::Mapping;
@@ -192,10 +187,6 @@ pub use pilothouse_sdk_macros::Object;
 /// The plugin's allocator is an [`Arena`]. A plugin with its own `#[global_allocator]`, or with Rust's default one,
 /// uses `#[plugin(own_allocator)]`.
 ///
-/// The return type says what the component exports. `Plugin<Mapper>` maps changes by a function, `Plugin<Observer>`
-/// observes changes, `Plugin<Admission>` has webhooks, and `Plugin<Conversion>` converts between versions. A tuple such as
-/// `Plugin<(Mapper, Observer)>` does several of these.
-///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
 /// use pilothouse_sdk::prelude::*;
@@ -229,9 +220,8 @@ pub use watch::Watch;
 /// ```
 pub mod prelude {
     pub use crate::{
-        Admission, AdmissionContext, Change, Conditions, Context, Controller, Conversion, Decision, Dynamic, Error,
-        Event, Key, Mapper, Mapping, Mutation, Object, Observed, Observer, ObserverContext, Operation, Outcome,
-        Permission, Phase, Plugin, Predicate, Review, TypeMeta, Verb, Watch, Webhook, cache::Cache, debug, error, info,
-        plugin, trace, warn,
+        AdmissionContext, Change, Conditions, Context, Controller, Decision, Dynamic, Error, Event, Key, Mapping,
+        Mutation, Object, Observed, ObserverContext, Operation, Outcome, Permission, Phase, Plugin, Predicate, Review,
+        TypeMeta, Verb, Watch, Webhook, cache::Cache, debug, error, info, plugin, trace, warn,
     };
 }

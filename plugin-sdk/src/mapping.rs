@@ -7,7 +7,6 @@ use crate::{
     cache::Cache,
     change::Change,
     contract::{exports::pilothouse::plugin::controller as wire, mapping::exports::pilothouse::plugin::mapper},
-    exports::ExportsMapper,
 };
 
 /// Maps a changed object of kind `T` to keys of the kind that the controller is for.
@@ -15,15 +14,15 @@ use crate::{
 /// A mapping looks at the object before and after the change. It is for objects that a reconcile does not read: what it
 /// reads wakes it anyway.
 #[must_use = "a mapping does nothing by itself: give it to ControllerBuilder::watches"]
-pub struct Mapping<T, E = ()> {
+pub struct Mapping<T> {
     pub(crate) wire: wire::Mapping,
     pub(crate) function: Option<Function>,
-    kind: PhantomData<fn(T) -> E>,
+    kind: PhantomData<fn(T)>,
 }
 
 pub(crate) type Function = Box<dyn Fn(&mapper::Change) -> Result<Vec<Key>, String>>;
 
-impl<T: AnyObject, E> Mapping<T, E> {
+impl<T: AnyObject> Mapping<T> {
     /// Maps to the controlling owner, if it is of the controller's kind.
     pub fn owner() -> Self {
         Self::new(wire::Mapping::Owner)
@@ -80,7 +79,7 @@ impl<T: AnyObject, E> Mapping<T, E> {
     /// }
     ///
     /// #[plugin]
-    /// fn plugin() -> Plugin<Mapper> {
+    /// fn plugin() -> Plugin {
     ///     let controller = Controller::of::<Node>().watches(Mapping::with(nodes)).reconcile(|_, _| Ok(Outcome::new()));
     ///     Plugin::new("Reconciles nodes when their Pods change.").controller(controller)
     /// }
@@ -93,7 +92,6 @@ impl<T: AnyObject, E> Mapping<T, E> {
     /// ```
     pub fn with<F>(function: F) -> Self
     where
-        E: ExportsMapper,
         F: Fn(&Cache<'_>, &Change<T>) -> Result<Vec<Key>, Error> + 'static,
     {
         let call = move |wire: &mapper::Change| {
@@ -109,7 +107,7 @@ impl<T: AnyObject, E> Mapping<T, E> {
     }
 }
 
-impl<T, E> std::fmt::Debug for Mapping<T, E> {
+impl<T> std::fmt::Debug for Mapping<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.wire.fmt(f)
     }

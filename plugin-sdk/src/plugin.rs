@@ -17,7 +17,6 @@ use crate::{
         observing::exports::pilothouse::plugin::observer,
     },
     conversion::{self, Converts},
-    exports::{ExportsAdmission, ExportsConversion, ExportsObserver},
     http::HttpPermission,
     metrics::{Declared, Metric},
     observer::{ObserverContext, Observes},
@@ -41,14 +40,10 @@ use crate::{
 ///         .controller(Controller::of::<ConfigMap>().without_status().reconcile(reconcile))
 /// }
 /// ```
-///
-/// `E` names the optional exports: `()`, [`Mapper`](crate::Mapper), [`Observer`](crate::Observer),
-/// [`Admission`](crate::Admission), [`Conversion`](crate::Conversion), or a tuple of them in this order, such as
-/// `(Mapper, Observer)`.
 #[must_use]
-pub struct Plugin<E = ()> {
+pub struct Plugin {
     description: String,
-    controllers: Vec<Controller<E>>,
+    controllers: Vec<Controller>,
     indexes: Vec<wire::Index>,
     observes: Vec<Observes>,
     reviews: Vec<Reviews>,
@@ -67,7 +62,7 @@ struct Crd {
     render: Box<dyn Fn() -> serde_json::Result<String>>,
 }
 
-impl<E> Plugin<E> {
+impl Plugin {
     /// Creates a plugin that does nothing yet. `description` is one sentence, for people.
     pub fn new(description: impl Into<String>) -> Self {
         Self {
@@ -87,7 +82,7 @@ impl<E> Plugin<E> {
     }
 
     /// Adds a reconcile loop. Asks for the permissions that it needs.
-    pub fn controller(mut self, controller: Controller<E>) -> Self {
+    pub fn controller(mut self, controller: Controller) -> Self {
         self.controllers.push(controller);
         self
     }
@@ -146,7 +141,7 @@ impl<E> Plugin<E> {
     /// }
     ///
     /// #[plugin]
-    /// fn watcher() -> Plugin<Observer> {
+    /// fn watcher() -> Plugin {
     ///     let joined_or_left = Watch::of::<Node>().metadata_only().when(Predicate::cel("object == null || old == null"));
     ///     Plugin::new("Logs which nodes come and go.").observe(joined_or_left, seen)
     /// }
@@ -161,7 +156,6 @@ impl<E> Plugin<E> {
     /// ```
     pub fn observe<K, F>(mut self, watch: Watch<K>, handler: F) -> Self
     where
-        E: ExportsObserver,
         K: AnyObject,
         F: Fn(&ObserverContext, &Observed<K>) -> Result<(), Error> + 'static,
     {
@@ -193,7 +187,7 @@ impl<E> Plugin<E> {
     /// }
     ///
     /// #[plugin]
-    /// fn policy() -> Plugin<Admission> {
+    /// fn policy() -> Plugin {
     ///     let webhook = Webhook::of::<Pod>("images").reads(Watch::of::<ConfigMap>().namespaces(["policy"]));
     ///     Plugin::new("Allows images of one registry only.").validate(webhook, images)
     /// }
@@ -212,7 +206,6 @@ impl<E> Plugin<E> {
     /// ```
     pub fn validate<K, F>(mut self, webhook: Webhook<K>, handler: F) -> Self
     where
-        E: ExportsAdmission,
         K: AnyObject,
         F: Fn(&AdmissionContext, &Review<K>) -> Result<Decision, Error> + 'static,
     {
@@ -235,7 +228,7 @@ impl<E> Plugin<E> {
     /// }
     ///
     /// #[plugin]
-    /// fn labels() -> Plugin<Admission> {
+    /// fn labels() -> Plugin {
     ///     Plugin::new("Labels Pods.").mutate(Webhook::of::<Pod>("labels"), label)
     /// }
     ///
@@ -244,7 +237,6 @@ impl<E> Plugin<E> {
     /// ```
     pub fn mutate<K, F>(mut self, webhook: Webhook<K>, handler: F) -> Self
     where
-        E: ExportsAdmission,
         K: AnyObject,
         F: Fn(&AdmissionContext, &Review<K>) -> Result<Mutation<K>, Error> + 'static,
     {
@@ -295,7 +287,7 @@ impl<E> Plugin<E> {
     /// }
     ///
     /// #[plugin]
-    /// fn lamps() -> Plugin<Conversion> {
+    /// fn lamps() -> Plugin {
     ///     let crd = || merge_crds(vec![v1::Lamp::crd(), Lamp::crd()], "v2").expect("the versions fit together");
     ///     Plugin::new("Lamps in two versions.").crd_versions::<Lamp>(Lamp::crd_name(), crd, convert)
     /// }
@@ -311,7 +303,6 @@ impl<E> Plugin<E> {
         convert: impl Fn(Map<String, Value>, &str) -> Result<Map<String, Value>, Error> + 'static,
     ) -> Self
     where
-        E: ExportsConversion,
         K: Object,
     {
         let TypeMeta { api_version, kind } = K::type_meta();
@@ -418,7 +409,7 @@ impl<E> Plugin<E> {
         self
     }
 
-    pub(crate) fn controller_named(self, name: &str) -> Option<Controller<E>> {
+    pub(crate) fn controller_named(self, name: &str) -> Option<Controller> {
         self.controllers.into_iter().find(|controller| controller.name == name)
     }
 
@@ -501,7 +492,7 @@ impl<E> Plugin<E> {
     }
 }
 
-impl<E> std::fmt::Debug for Plugin<E> {
+impl std::fmt::Debug for Plugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plugin")
             .field("description", &self.description)

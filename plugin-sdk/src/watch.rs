@@ -66,7 +66,7 @@ impl Watch<()> {
     /// }
     ///
     /// #[plugin]
-    /// fn everything() -> Plugin<Observer> {
+    /// fn everything() -> Plugin {
     ///     let noise = [TypeMeta::new("v1", "Event"), TypeMeta::new("events.k8s.io/*", "*")];
     ///     Plugin::new("Logs all changes, except Events.").observe(Watch::all().except(noise).metadata_only(), seen)
     /// }

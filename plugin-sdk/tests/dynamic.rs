@@ -28,7 +28,7 @@ fn object(of: TypeMeta, name: &str, spec: serde_json::Value) -> Dynamic {
 }
 
 /// Makes a Volume for each object of the configured kind, of the size that a ConfigMap names.
-fn plugin(config: Config) -> Result<Plugin<Observer>, Error> {
+fn plugin(config: Config) -> Result<Plugin, Error> {
     let of = TypeMeta::new(config.api_version, config.kind);
     let reconcile = |ctx: &Context, backup: &Dynamic| {
         let sizes = ctx.cache().get::<ConfigMap>(ctx.key().beside("sizes"))?;
@@ -88,7 +88,7 @@ fn a_dynamic_object_is_what_a_typed_one_is() {
 
 #[test]
 fn a_pattern_observes_the_kinds_that_are_not_observed_by_name() {
-    fn plugin() -> Plugin<Observer> {
+    fn plugin() -> Plugin {
         fn named(_: &ObserverContext, seen: &Observed<ConfigMap>) -> Result<(), Error> {
             info!("named", name = seen.change.latest().name());
             Ok(())

@@ -92,7 +92,7 @@ fn a_request_that_never_comes_fails_the_test() {
 fn a_permission_that_the_host_would_refuse_fails_the_test() {
     let plugin = || {
         let permission = HttpPermission::to("https://a.com").methods(["GET"]);
-        Plugin::<()>::new("Asks wrongly.")
+        Plugin::new("Asks wrongly.")
             .http(permission)
             .controller(Controller::of::<ConfigMap>().reconcile(|_, _| Ok(Outcome::new())))
     };

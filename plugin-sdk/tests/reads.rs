@@ -332,7 +332,7 @@ fn a_page_ends_before_four_mebibytes() {
 }
 
 /// Returns a plugin for ConfigMaps with one watch of Secrets for each mapping. A Secret's label `by` selects the watch.
-fn mapped() -> Plugin<Mapper> {
+fn mapped() -> Plugin {
     let by = |how: &str| Watch::of::<Secret>().labels(format!("by={how}"));
     let named = |_: &Cache<'_>, change: &Change<Secret>| {
         let names = change.sides().filter_map(|secret| secret.metadata.annotations.as_ref()?.get("maps"));
@@ -419,7 +419,7 @@ fn a_wake_has_its_reason() {
 #[test]
 #[should_panic(expected = "the plugin cannot map: cannot map v1 Secret default/s: on request")]
 fn a_mapping_that_fails_fails_the_test() {
-    fn plugin() -> Plugin<Mapper> {
+    fn plugin() -> Plugin {
         let fails = Mapping::with(|_, _: &Change<Secret>| Err(Error::retry("on request")));
         let controller = Controller::of::<ConfigMap>().watches(fails).reconcile(|_, _| Ok(Outcome::new()));
         Plugin::new("Fails.").controller(controller)
@@ -428,7 +428,7 @@ fn a_mapping_that_fails_fails_the_test() {
 }
 
 /// Logs each change, and fails for a ConfigMap with the key `fail`.
-fn observing() -> Plugin<(Mapper, Observer)> {
+fn observing() -> Plugin {
     let seen = |_: &ObserverContext, seen: &Observed<ConfigMap>| {
         let value = |map: &ConfigMap| map.data.iter().flatten().map(|(_, value)| value.as_str()).collect::<String>();
         if seen.change.latest().data.iter().flatten().any(|(key, _)| key == "fail") {

@@ -3,7 +3,7 @@
 #![allow(missing_docs, reason = "pilothouse_sdk documents them")]
 
 use proc_macro::TokenStream;
-use quote::{ToTokens, quote};
+use quote::quote;
 use syn::{
     Data, DeriveInput, Fields, ItemFn, LitStr, Token,
     parse::{Parse, ParseStream},
@@ -25,33 +25,11 @@ pub fn plugin(arguments: TokenStream, item: TokenStream) -> TokenStream {
         return syn::Error::new(function.sig.span(), message).into_compile_error().into();
     }
     let name = &function.sig.ident;
-    let [mapper, observer, admission, conversion] =
-        ["Mapper", "Observer", "Admission", "Conversion"].map(|export| returns(&function, export));
     quote! {
         #function
-        ::pilothouse_sdk::export_plugin!(
-            #name,
-            mapper: #mapper,
-            observer: #observer,
-            admission: #admission,
-            conversion: #conversion,
-            allocator: #allocator
-        );
+        ::pilothouse_sdk::export_plugin!(#name, allocator: #allocator);
     }
     .into()
-}
-
-/// Returns `true` if a function's return type contains the name `wanted`, as in `Plugin<Mapper>`. An alias hides the
-/// name. `export_plugin!` notices that, because it knows the type.
-fn returns(function: &ItemFn, wanted: &str) -> bool {
-    fn names(tokens: proc_macro2::TokenStream, wanted: &str) -> bool {
-        tokens.into_iter().any(|token| match token {
-            proc_macro2::TokenTree::Ident(ident) => ident == wanted,
-            proc_macro2::TokenTree::Group(group) => names(group.stream(), wanted),
-            _ => false,
-        })
-    }
-    names(function.sig.output.to_token_stream(), wanted)
 }
 
 #[proc_macro_derive(Object, attributes(object))]

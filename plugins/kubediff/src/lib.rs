@@ -39,7 +39,7 @@ pub(crate) struct Report<'a> {
 /// # Errors
 /// Fails if the configuration names something that is not a kind, a path or a URL.
 #[plugin]
-pub fn kubediff(config: Config) -> Result<Plugin<Observer>, Error> {
+pub fn kubediff(config: Config) -> Result<Plugin, Error> {
     let mut plugin = Plugin::new("Reports what changes in the cluster, field by field.")
         .config_schema::<Config>()
         .metric(&CHANGES)

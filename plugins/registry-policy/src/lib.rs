@@ -49,7 +49,7 @@ pub struct Reference {
 
 /// The plugin.
 #[plugin]
-pub fn registry_policy(config: Config) -> Result<Plugin<Admission>, Error> {
+pub fn registry_policy(config: Config) -> Result<Plugin, Error> {
     let Reference { namespace, name } = &config.config_map;
     let policy = Watch::of::<ConfigMap>().namespaces([namespace]).fields(format!("metadata.name={name}"));
     let resources = [

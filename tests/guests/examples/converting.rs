@@ -39,7 +39,7 @@ fn definition() -> CustomResourceDefinition {
 }
 
 #[plugin]
-fn converting() -> Plugin<Conversion> {
+fn converting() -> Plugin {
     Plugin::new("Lamps in two versions.").crd_versions::<Lamp>(NAME, definition, convert)
 }
 

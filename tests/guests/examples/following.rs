@@ -5,7 +5,7 @@
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
-fn following() -> Plugin<Observer> {
+fn following() -> Plugin {
     let everything = Watch::all().except([TypeMeta::new("v1", "ConfigMap")]).with_verbs(["create"]);
     Plugin::new("Logs what it observes.").observe(everything, seen)
 }

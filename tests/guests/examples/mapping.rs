@@ -16,7 +16,7 @@ use pilothouse_guests::apple::{self, MyApple};
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
-fn mapping() -> Plugin<Mapper> {
+fn mapping() -> Plugin {
     let by = |how: &str| Watch::of::<ConfigMap>().labels(format!("by={how}"));
     let controller = apple::counting()
         .watches_with(by("same-key"), Mapping::same_key())

@@ -18,7 +18,7 @@ use pilothouse_guests::apple;
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
-fn mapping_badly() -> Plugin<Mapper> {
+fn mapping_badly() -> Plugin {
     let controller = apple::counting()
         .timeout(Duration::from_millis(300))
         .watches_with(Watch::of::<ConfigMap>().labels("mistake"), Mapping::with(map))

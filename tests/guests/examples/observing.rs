@@ -12,7 +12,7 @@ use pilothouse_guests::apple::config_map;
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
-fn observing() -> Plugin<Observer> {
+fn observing() -> Plugin {
     Plugin::new("Writes down what it observes.")
         .observe(Watch::of::<ConfigMap>().labels("observed"), told)
         .permission(Permission::of::<ConfigMap>().verbs([Verb::Create, Verb::Update]))

@@ -15,7 +15,7 @@ use pilothouse_guests::apple::{self, well_behaved};
 use pilothouse_sdk::prelude::*;
 
 #[plugin]
-fn observing_badly() -> Plugin<Observer> {
+fn observing_badly() -> Plugin {
     let controller = Controller::of::<apple::MyApple>().owns::<ConfigMap>().reconcile(well_behaved);
     Plugin::new("Observes badly.").observe(Watch::of::<ConfigMap>().labels("mistake"), observe).controller(controller)
 }

@@ -19,7 +19,7 @@ struct Config {
 
 #[expect(clippy::needless_pass_by_value, reason = "a plugin owns its configuration")]
 #[plugin]
-fn reviewing(config: Config) -> Result<Plugin<Admission>, Error> {
+fn reviewing(config: Config) -> Result<Plugin, Error> {
     let here = format!("kubernetes.io/metadata.name={}", config.namespace);
     let policies = Watch::of::<ConfigMap>().namespaces([&config.namespace]);
     let images = Webhook::of::<Pod>("images").operations([Operation::Create]).namespaces(&here).reads(policies);

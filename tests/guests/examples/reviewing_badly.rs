@@ -24,7 +24,7 @@ struct Config {
 
 #[expect(clippy::needless_pass_by_value, reason = "a plugin owns its configuration")]
 #[plugin]
-fn reviewing_badly(config: Config) -> Result<Plugin<Admission>, Error> {
+fn reviewing_badly(config: Config) -> Result<Plugin, Error> {
     let webhook = |policy: &str| {
         Webhook::of::<ConfigMap>(policy)
             .namespaces(format!("kubernetes.io/metadata.name={}", config.namespace))

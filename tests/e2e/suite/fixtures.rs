@@ -29,7 +29,7 @@ async fn reconcile_and_review(scene: &mut Scene, file: &str) -> Result<()> {
                 Permission::to(&["read"], "v1", "Secret"),
             ])
             .with("webhooks", &json!(["validates", "mutates"]))?;
-        let host = scene.with(&[plugin])?.host().await?;
+        let mut host = scene.with(&[plugin])?.host().await?;
         eventually("the webhooks are in force", async || match create(scene, "denied", "deny", true).await {
             Ok(_) => bail!("nobody denied it"),
             Err(error) => {
@@ -51,6 +51,10 @@ async fn reconcile_and_review(scene: &mut Scene, file: &str) -> Result<()> {
         })
         .await?;
         host.logs(&[&format!("observed {name}\"")]).await?;
+        let metrics = host.admin()?.metrics().await?;
+        for sample in ["fixture_calls_total", "fixture_objects", "fixture_bytes_count"] {
+            ensure!(metrics.sum(&format!("plugin_{sample}"), &[]) >= 1.0, "{sample} has not changed");
+        }
     }
     Ok(())
 }
@@ -63,7 +67,7 @@ fn expected() -> Value {
         "client.get": "ok", "client.list": "ok", "client.send": "ok not-granted",
         "client.create": "not-granted", "client.update": "not-granted", "client.patch": "not-granted",
         "client.apply": "not-granted", "client.delete": "not-granted", "client.evict": "not-granted",
-        "client.logs": "not-granted", "http.send": "not-granted",
+        "client.logs": "not-granted", "http.send": "not-granted", "events.record": "not-granted",
     })
 }
 

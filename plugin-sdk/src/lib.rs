@@ -86,7 +86,7 @@
 //! A module imports only modules that stand before it in this list. `tests/layers.rs` checks it.
 //!
 //! - `allocator`, [`contract`], `host`: the allocator and the contract
-//! - `object`, `dynamic`, `event`, `error`, `exports`, `predicate`, `permission`, `watch`, `condition`: values
+//! - `object`, `dynamic`, `event`, `error`, `predicate`, `permission`, `watch`, `condition`: values
 //! - [`cache`], [`client`], `clock`, [`events`], [`features`], [`http`], `log`, [`metrics`], [`random`]: one file for each
 //!   interface of the host
 //! - `admission`, `change`, `context`, `conversion`, `mapping`, `observer`, `outcome`: what a plugin's functions take and return

@@ -21,8 +21,9 @@ use tokio::time::{sleep, timeout};
 use crate::{http::FarEnd, metrics::exposed, reads::put};
 
 /// Guests that fail on `bad-1` and `bad-2`, each with its log messages for the two objects.
-const HOSTILE: [(&str, [&str; 2]); 16] = [
+const HOSTILE: [(&str, [&str; 2]); 18] = [
     ("asking", [LATE; 2]),
+    ("drawing", [LATE, "random.bytes gives at most 65536 bytes at once, and was asked for 4294967295"]),
     ("flooding_http", [LATE; 2]),
     ("flooding_metrics", [LATE; 2]),
     ("flooding_requests", [LATE; 2]),
@@ -54,6 +55,7 @@ const HOSTILE: [(&str, [&str; 2]); 16] = [
     ("tabulating", ["plugin hit its limit of 100000 table elements"; 2]),
     ("trapping", ["a bad apple"; 2]),
     ("waiting", [LATE; 2]),
+    ("writing", [LATE; 2]),
 ];
 
 /// Ten times the timeout of a kubelet's probe, because machines that run tests are slow at times.
@@ -156,6 +158,18 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_another_server_costs_nobody
         }
     };
     while_they_are_called(&bad[..2], &admin, "flooding-http", served).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_draws_random_numbers_for_ever_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    have_no_children(&is_contained(&scene, "drawing").await?).await
+}
+
+pub(crate) async fn invariant_8_a_plugin_that_writes_to_stdout_for_ever_costs_itself_one_call(
+    scene: Scene,
+) -> Result<()> {
+    have_no_children(&is_contained(&scene, "writing").await?).await
 }
 
 pub(crate) async fn invariant_8_a_plugin_that_floods_the_server_with_batches_costs_nobody_else_anything(
@@ -690,7 +704,11 @@ fn confined(guest: &str, namespace: &str) -> Result<Plugin> {
     let plugin = Plugin::guest(guest)?.confined_to(namespace);
     // Its deadline must end it, however fast the host is.
     let asks_on = json!({"hostCalls": 1_000_000_000, "hostMiB": 1_000_000});
-    if ["asking", "flooding_http", "flooding_metrics"].contains(&guest) { plugin.limited(&asks_on) } else { Ok(plugin) }
+    if ["asking", "drawing", "flooding_http", "flooding_metrics", "writing"].contains(&guest) {
+        plugin.limited(&asks_on)
+    } else {
+        Ok(plugin)
+    }
 }
 
 /// Does the same with the guest `asking` under these limits. The log has these messages for both objects.

@@ -147,6 +147,8 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_floods_the_server_with_reads_costs_nobody_else_anything,
             invariant_8_a_plugin_that_floods_the_server_with_writes_costs_nobody_else_anything,
             invariant_8_a_plugin_that_asks_for_requests_for_ever_costs_itself_one_call,
+            invariant_8_a_plugin_that_draws_random_numbers_for_ever_costs_itself_one_call,
+            invariant_8_a_plugin_that_writes_to_stdout_for_ever_costs_itself_one_call,
             invariant_8_a_plugin_that_floods_the_server_with_batches_costs_nobody_else_anything,
             invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything,
             invariant_12_a_plugin_that_asks_for_other_watches_in_each_call_costs_nobody_else_anything,

@@ -11,6 +11,7 @@ use pilothouse_sdk::{
     contract::pilothouse::plugin::metrics as import,
     metrics::{Counter, Gauge, Histogram},
     prelude::*,
+    random,
 };
 
 static SEEN: Counter<2> = Counter::new("flood_total", "\"A \\ flood\"").labels(["a", "b"]);
@@ -32,7 +33,9 @@ fn flooding_metrics() -> Plugin {
 fn reconcile(ctx: &Context, apple: &MyApple) -> Result<Outcome, Error> {
     if is_bad(apple) {
         let long = format!("\"}} 1\n{}", "x".repeat(1 << 20));
-        for number in 0_u64.. {
+        // Each call goes on with other labels, so that a slow host comes to its bound, too.
+        let begin = u64::from(u32::from_le_bytes(random::array()));
+        for number in begin.. {
             let label = number.to_string();
             SEEN.inc([&label, "\"\n\\{}"]);
             LEVEL.set([&format!("{label}{long}")], f64::MAX);

@@ -47,7 +47,7 @@ pub fn plugin(description: &str, reconcile: fn(&Context, &MyApple) -> Result<Out
 }
 
 /// Returns a controller for `MyApple` that its own status does not wake, so that [`counted`] counts each call.
-pub fn counting<E>() -> ControllerBuilder<MyApple, E> {
+pub fn counting() -> ControllerBuilder<MyApple> {
     Controller::of().when(Predicate::generation())
 }
 

@@ -5,13 +5,14 @@
 //! requests from a script:
 //! - It denies what the plugin's manifest does not ask for, as the real host does.
 //! - It rejects selectors, names, keys and results that exceed the real host's limits, with the same messages.
-//! - A request that the test did not [expect](MockHost::expect) fails the test. So does an expected request that never
-//!   comes. The same holds for [requests to other servers](MockHost::expect_http).
+//! - A request that the test did not [expect](MockHost::expect) fails the test, unless the test
+//!   [allows](MockHost::allow_requests) requests. So does an expected request that never comes. The same holds for
+//!   [requests to other servers](MockHost::expect_http).
 //!
 //! | to test | use |
 //! |---|---|
 //! | the outcome of one call, without writing it | [`MockHost::reconcile`] |
-//! | what the plugin finally creates | [`MockHost::settle`] |
+//! | what the plugin finally creates | [`MockHost::settle`], [`MockHost::settle_all`] |
 //! | which keys a change wakes | [`MockHost::woken_by`] |
 //! | Events | [`MockHost::events`] |
 //! | an observer | [`MockHost::observe`] |
@@ -252,6 +253,46 @@ impl MockHost {
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         self.world.seed(seed);
+        self
+    }
+
+    /// Lets every request to the API server take effect on the cluster, if the manifest asks for its permission. For
+    /// tests of what a plugin achieves, where the single requests do not matter.
+    ///
+    /// A request that the test [expects](Self::expect) still ends as scripted.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    ///
+    /// /// Keeps one Pod for each ConfigMap.
+    /// fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+    ///     if ctx.cache().list::<Pod>().beside(ctx.key()).keys().next().is_none() {
+    ///         let mut pod = Pod::default();
+    ///         pod.metadata.generate_name = Some("pod-".into());
+    ///         pod.metadata.namespace.clone_from(&ctx.key().namespace);
+    ///         ctx.client().create(&pod)?;
+    ///     }
+    ///     Ok(Outcome::new())
+    /// }
+    ///
+    /// fn plugin() -> Plugin {
+    ///     let controller = Controller::of::<ConfigMap>().reads::<Pod>().reconcile(reconcile);
+    ///     let permission = Permission::of::<Pod>().verbs([Verb::Create]);
+    ///     Plugin::new("Keeps a Pod.").controller(controller).permission(permission)
+    /// }
+    ///
+    /// let mut map = ConfigMap::default();
+    /// map.metadata.name = Some("web".into());
+    /// map.metadata.namespace = Some("default".into());
+    /// let mut host = MockHost::new(plugin).allow_requests().with(map);
+    /// host.settle(("default", "web")).expect("it settles");
+    /// assert_eq!(host.list::<Pod>().len(), 1);
+    /// ```
+    #[must_use]
+    pub fn allow_requests(self) -> Self {
+        self.world.allow_requests();
         self
     }
 
@@ -511,21 +552,92 @@ impl MockHost {
     /// permission for an Event.
     #[track_caller]
     pub fn settle(&mut self, key: impl Into<Key>) -> Result<Outcome, Failure> {
-        let key = key.into();
-        let controller = self.only_controller();
+        self.settle_by(self.only_controller(), &key.into())
+    }
+
+    /// As [`settle`](Self::settle), for a named controller.
+    ///
+    /// # Errors
+    /// Fails as [`settle`](Self::settle) does.
+    ///
+    /// # Panics
+    /// Panics as [`settle`](Self::settle) does, and if there is no such controller.
+    #[track_caller]
+    pub fn settle_for(&mut self, controller: &str, key: impl Into<Key>) -> Result<Outcome, Failure> {
+        let Some(controller) = self.manifest.controllers.iter().find(|known| known.name == controller) else {
+            panic!("the plugin has no controller {controller:?}")
+        };
+        self.settle_by(controller, &key.into())
+    }
+
+    /// [Settles](Self::settle) every object of every controller, until nothing changes any more. For plugins whose
+    /// controllers work together.
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    /// use pilothouse_sdk::mock::MockHost;
+    /// use pilothouse_sdk::prelude::*;
+    /// use serde_json::json;
+    ///
+    /// /// The card of a ConfigMap is a Pod, and the Pod gets a phase.
+    /// fn plugin() -> Plugin {
+    ///     let cards = Controller::of::<ConfigMap>().owns::<Pod>().reconcile(|ctx, _| {
+    ///         let mut card = Pod::default();
+    ///         card.metadata.name = Some(format!("{}-card", ctx.key().name));
+    ///         Ok(Outcome::new().child(card))
+    ///     });
+    ///     let phases = Controller::of::<Pod>().reconcile(|_, _| Ok(Outcome::new().status(json!({"phase": "Running"}))));
+    ///     Plugin::new("Has two controllers.").controller(cards).controller(phases)
+    /// }
+    ///
+    /// let mut map = ConfigMap::default();
+    /// map.metadata.name = Some("web".into());
+    /// map.metadata.namespace = Some("default".into());
+    /// let mut host = MockHost::new(plugin).with(map);
+    /// host.settle_all().expect("it settles");
+    /// let card = host.get::<Pod>(("default", "web-card")).expect("the card exists");
+    /// assert_eq!(card.status.unwrap().phase.unwrap(), "Running");
+    /// ```
+    ///
+    /// # Errors
+    /// Fails with the first failure that retries do not help.
+    ///
+    /// # Panics
+    /// Panics as [`settle`](Self::settle) does, and if nothing has settled after 100 rounds.
+    #[track_caller]
+    pub fn settle_all(&mut self) -> Result<(), Failure> {
+        for _ in 0..100 {
+            let before = (self.world.version(), self.world.asks());
+            for controller in &self.manifest.controllers {
+                for key in self.world.keys(&controller.for_.of) {
+                    // Another key's reconcile may have deleted the object, and a watch may not select it.
+                    if self.world.reconciled(&controller.for_, &key).is_some() {
+                        self.settle_by(controller, &key)?;
+                    }
+                }
+            }
+            if (self.world.version(), self.world.asks()) == before {
+                return Ok(());
+            }
+        }
+        panic!("the cluster has not settled after 100 rounds: each round changes something");
+    }
+
+    #[track_caller]
+    fn settle_by(&self, controller: &wire::Controller, key: &Key) -> Result<Outcome, Failure> {
         let mut attempt: (u32, Option<String>) = (1, None);
         let mut last = None;
         for _ in 0..100 {
-            if self.world.is_finished(controller, &key, last.is_some()) {
+            if self.world.is_finished(controller, key, last.is_some()) {
                 return Ok(last.unwrap_or_else(Outcome::empty));
             }
             let before = (self.world.version(), self.world.asks());
-            let held = self.world.hold(controller, &key);
-            let request = self.request(key.clone()).again(attempt.0, attempt.1.clone());
+            let held = self.world.hold(controller, key);
+            let request = self.request(key.clone()).controller(&controller.name).again(attempt.0, attempt.1.clone());
             let result = held.and_then(|()| {
                 request.carried_out(|result| match result {
-                    Ok(outcome) => self.world.carry_out(controller, &key, outcome.wire()),
-                    Err(failure) => self.world.carry_out_failure(controller, &key, failure),
+                    Ok(outcome) => self.world.carry_out(controller, key, outcome.wire()),
+                    Err(failure) => self.world.carry_out_failure(controller, key, failure),
                 })
             });
             let unchanged = (self.world.version(), self.world.asks()) == before;

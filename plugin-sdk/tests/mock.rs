@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
-    api::core::v1::{ConfigMap, Secret},
+    api::core::v1::{ConfigMap, Pod, Secret},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use pilothouse_sdk::{
@@ -305,6 +305,58 @@ fn requests_take_effect_and_the_cache_shows_it() {
     }
     host.reconcile(M).unwrap();
     assert_eq!(host.calls().len(), 10);
+}
+
+#[test]
+fn allowed_requests_take_effect_and_scripted_ones_end_as_scripted() {
+    fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+        ctx.client().create(&map("first", &[]))?;
+        assert!(ctx.client().create(&map("second", &[])).is_err_and(|error| error.is_conflict()));
+        ctx.client().create(&map("third", &[]))?;
+        let denied = ctx.client().create(&secret("denied"));
+        assert!(matches!(denied, Err(client::Error::NotGranted(_))));
+        Ok(Outcome::new())
+    }
+    let mut host = MockHost::new(plugin_with(all_verbs, reconcile)).allow_requests().with(map("m", &[]));
+    let busy = client::Error::api(409, Reason::Conflict, "too late");
+    host.expect(Expected::create::<ConfigMap>(("default", "second")).fail(busy));
+    host.reconcile(M).unwrap();
+    assert_eq!(data(&host, "second"), None);
+    assert!(data(&host, "first").is_some() && data(&host, "third").is_some());
+}
+
+#[test]
+fn a_merge_patch_of_an_earlier_version_is_a_conflict() {
+    fn reconcile(ctx: &Context, map: &ConfigMap) -> Result<Outcome, Error> {
+        let seen =
+            serde_json::json!({"metadata": {"resourceVersion": map.metadata.resource_version}, "data": {"a": "1"}});
+        let patch = Patch::merge(seen)?;
+        ctx.client().patch::<ConfigMap>(ctx.key(), &patch)?;
+        assert!(ctx.client().patch::<ConfigMap>(ctx.key(), &patch).is_err_and(|error| error.is_conflict()));
+        Ok(Outcome::new())
+    }
+    let host = MockHost::new(plugin_with(all_verbs, reconcile)).allow_requests().with(map("m", &[]));
+    host.reconcile(M).unwrap();
+}
+
+#[test]
+fn annotations_of_a_built_in_kind_change_through_its_status() {
+    fn reconcile(ctx: &Context, _: &ConfigMap) -> Result<Outcome, Error> {
+        let patch = Patch::merge(serde_json::json!({
+            "metadata": {"annotations": {"a": "1"}, "labels": {"b": "2"}}, "spec": {"nodeName": "n"},
+        }))?;
+        ctx.client().status().patch::<Pod>(ctx.key(), &patch)?;
+        Ok(Outcome::new())
+    }
+    let asked = || vec![Permission::of::<Pod>().status().verbs([Verb::Patch])];
+    let mut pod = Pod::default();
+    pod.metadata.name = Some("m".to_owned());
+    pod.metadata.namespace = Some("default".to_owned());
+    let host = MockHost::new(plugin_with(asked, reconcile)).allow_requests().with(map("m", &[])).with(pod);
+    host.reconcile(M).unwrap();
+    let Pod { metadata, spec, .. } = host.get(M).unwrap();
+    assert_eq!(metadata.annotations, Some([("a".to_owned(), "1".to_owned())].into()));
+    assert_eq!((metadata.labels, spec, metadata.generation), (None, None, Some(1)));
 }
 
 #[test]

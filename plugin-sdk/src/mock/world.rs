@@ -92,6 +92,8 @@ struct State {
     events: Vec<RecordedEvent>,
     correlator: Correlator<Id, (Level, String)>,
     expected: VecDeque<Expected>,
+    /// `true` if requests that no test expects take effect.
+    allows_requests: bool,
     expected_http: VecDeque<ExpectedHttp>,
     http_calls: Vec<HttpCall>,
     calls: Vec<Call>,
@@ -126,6 +128,7 @@ impl World {
             events: Vec::new(),
             correlator: Correlator::new(),
             expected: VecDeque::new(),
+            allows_requests: false,
             expected_http: VecDeque::new(),
             http_calls: Vec::new(),
             calls: Vec::new(),
@@ -182,6 +185,10 @@ impl World {
         self.state_mut().expected.push_back(expected);
     }
 
+    pub(super) fn allow_requests(&self) {
+        self.state_mut().allows_requests = true;
+    }
+
     pub(super) fn expect_http(&self, expected: ExpectedHttp) {
         self.state_mut().expected_http.push_back(expected);
     }
@@ -223,6 +230,10 @@ impl World {
     pub(super) fn objects(&self, of: &TypeMeta) -> Vec<Value> {
         let state = self.state();
         state.objects.iter().filter(|((kind, _), _)| kind == of).map(|(_, object)| object.clone()).collect()
+    }
+
+    pub(super) fn keys(&self, of: &TypeMeta) -> Vec<Key> {
+        self.state().objects.keys().filter(|(kind, _)| kind == of).map(|(_, key)| key.clone()).collect()
     }
 
     #[track_caller]

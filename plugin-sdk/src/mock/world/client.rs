@@ -132,10 +132,7 @@ impl Functions for World {
         let id = id_of(&object)?;
         self.answer(Verb::Update, &id, subresource, object.clone(), |world| {
             let live = world.find(&id)?;
-            let version = &object["metadata"]["resourceVersion"];
-            if !version.is_null() && *version != live["metadata"]["resourceVersion"] {
-                return Err(refused(409, Reason::Conflict, format!("{} {} has been modified", id.0, id.1)));
-            }
+            unchanged(&object, &live, &id)?;
             Ok(world.state_mut().store(&id, part(live, &object, subresource)))
         })
     }
@@ -161,6 +158,7 @@ impl Functions for World {
                 "the mock carries out merge patches of objects and their status only: script this one by Expected::answer"
             );
             let live = world.find(&id)?;
+            unchanged(&patch, &live, &id)?;
             let mut patched = live.clone();
             merge(&mut patched, &patch);
             Ok(world.state_mut().store(&id, part(live, &patched, subresource)))
@@ -217,6 +215,12 @@ impl World {
         let next = self.state_mut().expected.pop_front();
         let ending = match next {
             Some(expected) if expected.request == request => expected.ending,
+            unexpected if self.state().allows_requests => {
+                if let Some(later) = unexpected {
+                    self.state_mut().expected.push_front(later);
+                }
+                Ending::Effect
+            }
             Some(expected) => panic!("the plugin requests {request}, where {} is expected", expected.request),
             None => panic!("the plugin requests {request}, where nothing is expected: see MockHost::expect"),
         };
@@ -247,7 +251,19 @@ impl World {
     }
 }
 
+/// # Errors
+/// Fails with a conflict if `written` has the `resourceVersion` of another state than `live`.
+fn unchanged(written: &Value, live: &Value, id: &Id) -> Result<(), Error> {
+    let version = &written["metadata"]["resourceVersion"];
+    if version.is_null() || *version == live["metadata"]["resourceVersion"] {
+        return Ok(());
+    }
+    Err(refused(409, Reason::Conflict, format!("{} {} has been modified", id.0, id.1)))
+}
+
 /// Returns `live` with the part of `new` that a request to a subresource, or to the object itself, changes.
+///
+/// Through the status of a built-in kind, a request can change annotations, too.
 fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
     let (mut result, status) = match subresource {
         Some(_) => (live, &new["status"]),
@@ -266,7 +282,17 @@ fn part(live: Value, new: &Value, subresource: Option<Subresource>) -> Value {
         }
     };
     result["status"] = status.clone();
+    if is_built_in(&result) && new["metadata"]["annotations"] != result["metadata"]["annotations"] {
+        result["metadata"]["annotations"] = new["metadata"]["annotations"].clone();
+    }
     result
+}
+
+/// Returns `true` for a kind of Kubernetes itself. The group of any other kind has a dot.
+fn is_built_in(object: &Value) -> bool {
+    let group =
+        object["apiVersion"].as_str().and_then(|version| version.rsplit_once('/')).map_or("", |(group, _)| group);
+    !group.contains('.') || group.ends_with(".k8s.io")
 }
 
 /// Returns the scale of an object.

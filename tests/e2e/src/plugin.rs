@@ -90,6 +90,28 @@ impl Plugin {
         Self::load(&built("plugins"), name)
     }
 
+    /// Returns the controllers of Deployments and ReplicaSets, enabled, with their own grants.
+    ///
+    /// # Errors
+    /// The plugin is not built. The error says how to build it.
+    pub fn deployment() -> Result<Self> {
+        Self::example("deployment").map(Self::enabled)
+    }
+
+    /// Returns the stand-in for the kubelet, enabled, with its own grants.
+    ///
+    /// # Errors
+    /// The plugin is not built. The error says how to build it.
+    pub fn kubelet_stand_in() -> Result<Self> {
+        Self::example("kubelet-stand-in").map(Self::enabled)
+    }
+
+    /// Enables a plugin whose file says that it is not.
+    fn enabled(mut self) -> Self {
+        self.yaml = self.yaml.map(|yaml| yaml.replace("enabled: false", "enabled: true"));
+        self
+    }
+
     /// Returns a guest of `tests/guests`, with its grants if it has any.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ mod conflicts;
 mod connections;
 mod contract;
 mod definitions;
+mod deployment;
 mod events;
 mod figures;
 mod finalizers;
@@ -101,6 +102,29 @@ fn main() -> ExitCode {
         definitions {
             a_kind_that_appears_after_the_plugin_is_served,
             a_kind_that_is_deleted_and_comes_back_is_served_again,
+        }
+        deployment {
+            a_new_deployment_is_labelled_annotated_and_becomes_available,
+            a_rolling_update_adopts_a_replica_set_and_replaces_its_pods,
+            recreate_deletes_every_old_pod_before_it_creates_a_new_one,
+            old_replica_sets_beyond_the_limit_are_deleted,
+            a_rollover_ends_with_the_last_template,
+            rollouts_that_are_changed_at_random_end,
+            a_deleted_deployment_takes_its_replica_sets_and_pods_along,
+            replica_sets_of_a_deleted_deployment_are_orphaned_and_adopted,
+            deployments_and_replica_sets_follow_their_scale,
+            a_deployment_that_is_scaled_while_it_rolls_out_grows_in_proportion,
+            a_paused_deployment_scales_and_does_not_roll_out,
+            a_collision_of_hashes_is_counted_and_avoided,
+            a_rollout_without_progress_is_late_and_can_be_undone,
+            overlapping_deployments_do_not_touch_each_other,
+            a_deployment_is_available_after_min_ready_seconds,
+            replica_sets_are_adopted_and_released_by_their_labels,
+            pods_are_adopted_and_released_by_their_labels,
+            a_replica_set_replaces_failed_and_deleted_pods_and_deletes_the_cheapest,
+            conditions_of_others_stay_in_the_status,
+            kubectl_rolls_out_and_back,
+            kubectl_rolls_out_on_the_development_server,
         }
         events {
             a_transition_that_a_repeated_call_tells_twice_is_one_event,

@@ -48,11 +48,6 @@ impl Note {
     fn object(&self) -> Option<Settled> {
         self.update(|notes| notes.object)
     }
-
-    /// Bytes on the heap.
-    pub(super) fn bytes(&self) -> usize {
-        self.update(|notes| notes.status.as_deref().map_or(0, size_of_val))
-    }
 }
 
 impl Clone for Note {

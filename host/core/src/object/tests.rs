@@ -428,7 +428,9 @@ fn a_settled_status_stays_so_until_it_differs() {
     let fields = r#"{"f:spec":{}}"#;
     let first = applied(r#""resourceVersion":"1""#, r#","spec":{"a":1},"status":{"b":1}"#, fields);
     first.settle(6, &hash);
+    let counted = first.bytes();
     first.settle_status(7, &hash);
+    assert_eq!(first.bytes(), counted, "a store subtracts what it has added");
     assert!(first.is_status_settled(7, &hash) && !first.is_status_settled(6, &hash) && first.is_settled(6, &hash));
     let is_settled = |rest: &str| {
         let mut next = applied(r#""resourceVersion":"2""#, rest, fields);

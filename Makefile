@@ -51,7 +51,7 @@ test-real: build guests real-assets ## The end-to-end tests against a real etcd 
 	$(CARGO) test $(TESTED) --test cluster --test process -- --include-ignored
 	PILOTHOUSE_E2E=real $(CARGO) test $(TESTED) --test suite
 
-test-languages: build ## Plugins in Python, JavaScript, Go and Rust's wasm32-wasip2, as far as their toolchains can be installed
+test-languages: build ## SDKs, examples and templates in Python, JavaScript, TypeScript and Go, as far as their toolchains can be installed
 	$(CARGO) test $(TESTED) --test languages
 
 test-newcomer: build ## What docs/getting-started.md says, from an empty directory to an edit that reloads, in Rust and Python

@@ -20,6 +20,10 @@ pub(crate) async fn typescript_greets(scene: Scene) -> Result<()> {
     greets(&scene, "hello-typescript", toolchains::javascript(&root().join("plugins/hello-typescript"))?).await
 }
 
+pub(crate) async fn go_greets(scene: Scene) -> Result<()> {
+    greets(&scene, "hello-go", toolchains::go(&root().join("plugins/hello-go"))?).await
+}
+
 /// A `Hello` gives a ConfigMap and a status, a change of it changes both, and a bad one is an error.
 async fn greets(scene: &Scene, name: &str, wasm: Vec<u8>) -> Result<()> {
     let grants = root().join("plugins").join(name).join(format!("{name}.yaml"));

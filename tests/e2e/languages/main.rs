@@ -22,10 +22,12 @@ fn main() -> ExitCode {
         hellos {
             python_greets,
             typescript_greets,
+            go_greets,
         }
         sdks {
             python_passes_its_tests_and_can_be_published,
             javascript_passes_its_tests_and_can_be_published,
+            go_passes_its_tests,
         }
     })
 }

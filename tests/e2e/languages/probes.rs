@@ -41,8 +41,9 @@ pub(crate) async fn rust_for_wasip2_prints_tells_the_time_draws_numbers_and_pani
 }
 
 pub(crate) async fn go_prints_tells_the_time_draws_numbers_and_panics(scene: Scene) -> Result<()> {
-    let probe = Probe::start(&scene, toolchains::go()?).await?;
-    probe.fails(&scene, "panic: no apples left").await?;
+    let probe = Probe::start(&scene, toolchains::go(&root().join("tests/languages/go"))?).await?;
+    probe.fails(&scene, "panic: no apples left, at main.go:").await?;
+    probe.host.logs(&["\"ERROR\"", "panic: no apples left", "main.reconcile", "\"plugin\":\"probe\""]).await?;
     for result in &probe.results {
         ensure!(result["slept"] == 3600.0 && result["files"] == "open /etc/passwd: Bad file number", "{result}");
     }

@@ -26,3 +26,12 @@ pub(crate) async fn javascript_passes_its_tests_and_can_be_published(_: Scene) -
     toolchains::javascript_tests(&project)?;
     toolchains::inspected(&toolchains::javascript(&project)?, "mysites.example.com")
 }
+
+pub(crate) async fn go_passes_its_tests(_: Scene) -> Result<()> {
+    toolchains::update_contract_of_go()?;
+    toolchains::go_tests(&root().join("sdks/go"))?;
+    toolchains::go_tests(&root().join("plugins/hello-go"))?;
+    let project = toolchains::template("go", &root().join("sdks/go").canonicalize()?.to_string_lossy())?;
+    toolchains::go_tests(&project)?;
+    toolchains::inspected(&toolchains::go(&project)?, "mysites.example.com")
+}

@@ -10,10 +10,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use pilothouse_e2e::suite::NotHere;
-use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
+use wit_component::StringEncoding;
 use wit_parser::Resolve;
-
-const COMPONENTIZE_JS: &str = "0.23.0";
 
 /// Returns the component that the SDK for Python builds of a project.
 pub(crate) fn python(project: &Path) -> Result<Vec<u8>> {
@@ -150,54 +148,36 @@ fn copy_folder(from: &Path, to: &Path, wanted: &dyn Fn(&PathBuf) -> bool) -> Res
     Ok(())
 }
 
-/// Returns the folder in which componentize-js is installed.
-fn componentize_js() -> Result<PathBuf> {
-    let folder = folder(&format!("javascript-{COMPONENTIZE_JS}"))?;
-    if !folder.join("node_modules/.bin/componentize-js").is_file() {
-        let package = format!("@bytecodealliance/componentize-js@{COMPONENTIZE_JS}");
-        let mut npm = Command::new("npm");
-        npm.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(package);
-        if run(&mut npm).is_err() {
-            bail!(NotHere("npm, or its registry, is not here"));
-        }
-    }
-    Ok(folder)
+/// Returns the module that the SDK for Go builds of a project. The host makes a component of it.
+pub(crate) fn go(project: &Path) -> Result<Vec<u8>> {
+    let module = folder("components")?.join(format!("{}-go.wasm", file_name(project)));
+    run(go_command()?.current_dir(project).args(["tool", "pilothouse-build", "-o"]).arg(&module))?;
+    fs::read(&module).context("cannot read the module")
 }
 
-/// Returns the component of `tests/languages/go`, by the compiler of Go itself.
-///
-/// It makes a core module that imports preview 1 of WASI. An adapter, which comes with the tools for JavaScript, turns
-/// that into WASI 0.2.
-pub(crate) fn go() -> Result<Vec<u8>> {
-    let (folder, sources) = (folder("go")?, root().join("tests/languages/go"));
-    let wit = root().join("wit");
-    let mut bindings = Command::new("wit-bindgen");
-    bindings.current_dir(&folder).args(["go", "--quiet", "--world", "plugin"]).arg(&wit);
-    if run(&mut bindings).is_err() {
-        bail!(NotHere("wit-bindgen is not here: `cargo install wit-bindgen-cli@0.63.0`"));
+/// Checks a module of Go, and runs its tests.
+pub(crate) fn go_tests(project: &Path) -> Result<()> {
+    run(go_command()?.current_dir(project).args(["vet", "./..."]))?;
+    run(go_command()?.current_dir(project).args(["test", "./..."]))
+}
+
+/// Writes the types of the contract into the SDK for Go, if `UPDATE_CONTRACT` is set. The SDK cannot read WIT itself.
+pub(crate) fn update_contract_of_go() -> Result<()> {
+    if env::var_os("UPDATE_CONTRACT").is_none() {
+        return Ok(());
     }
-    let export = folder.join("export_pilothouse_plugin_controller");
-    fs::create_dir_all(&export).context("cannot create the folder of the export")?;
-    fs::copy(sources.join("probe.go"), export.join("probe.go")).context("cannot copy the source")?;
-    let replaced = format!("-replace=go.bytecodealliance.org/pkg={}", sources.join("pkg").canonicalize()?.display());
-    if run(Command::new("go").current_dir(&folder).args(["mod", "edit", &replaced])).is_err() {
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_dir(root().join("wit"))?;
+    let world = resolve.select_world(&[package], Some("plugin"))?;
+    let types = wit_component::metadata::encode(&resolve, world, StringEncoding::UTF8, None)?;
+    fs::write(root().join("sdks/go/cmd/pilothouse-build/component-type.bin"), types).context("cannot write the types")
+}
+
+fn go_command() -> Result<Command> {
+    if run(Command::new("go").arg("version")).is_err() {
         bail!(NotHere("Go is not here"));
     }
-    let core = folder.join("core.wasm");
-    run(Command::new("go")
-        .current_dir(&folder)
-        .envs([("GOOS", "wasip1"), ("GOARCH", "wasm"), ("GOFLAGS", "-mod=mod")])
-        .args(["build", "-buildmode=c-shared", "-ldflags=-checklinkname=0", "-o"])
-        .arg(&core)
-        .arg("."))?;
-    let adapter = componentize_js()?.join("node_modules/@bytecodealliance/jco/lib/wasi_snapshot_preview1.reactor.wasm");
-    let Ok(adapter) = fs::read(adapter) else { bail!(NotHere("the adapter of WASI preview 1 is not here")) };
-    let mut module = fs::read(core).context("cannot read the module")?;
-    let mut resolve = Resolve::default();
-    let (package, _) = resolve.push_dir(&wit)?;
-    let world = resolve.select_world(&[package], Some("plugin"))?;
-    embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
-    ComponentEncoder::default().module(&module)?.adapter("wasi_snapshot_preview1", &adapter)?.encode()
+    Ok(Command::new("go"))
 }
 
 /// Returns the guest `probing`, built for `wasm32-wasip2`.

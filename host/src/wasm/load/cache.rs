@@ -43,7 +43,7 @@ use super::{attempt, digest::Digest};
 /// Version of the files' format, of the conversion of core modules, and of the rules for components. Increase it when
 /// one of them changes, for example with a new version of wit-component. The engine's settings and version are part of
 /// the key anyway.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// Magic bytes before the checksum.
 const MARK: [u8; 8] = *b"phcode\0\x01";

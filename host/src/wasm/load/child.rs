@@ -22,6 +22,10 @@ use std::{
 
 use rustix::process::{self, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
+use wasi_preview1_component_adapter_provider::{
+    WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
+};
+use wasmparser::{Parser, Payload};
 use wit_component::ComponentEncoder;
 
 use super::{
@@ -204,7 +208,7 @@ pub(crate) fn compile(engine: &wasmtime::Engine, file: &[u8]) -> Result<Vec<u8>,
 }
 
 /// Converts a core module into a component. The module carries the contract's types in a custom section, as wit-bindgen
-/// writes it.
+/// writes it. It may import preview 1 of WASI, as modules of Go's compiler do: an adapter turns that into WASI 0.2.
 fn componentise(engine: &wasmtime::Engine, module: &[u8]) -> Result<Vec<u8>, Refused> {
     // The encoder trusts its input, so the engine validates it first.
     wasmtime::Module::validate(engine, module).map_err(|error| Refused::Compile(chain(&error)))?;
@@ -215,12 +219,27 @@ fn componentise(engine: &wasmtime::Engine, module: &[u8]) -> Result<Vec<u8>, Ref
         if stripped.is_none() {
             return Err(Refused::Metadata);
         }
+        let mut encoder = ComponentEncoder::default();
         // The engine validates the result when it compiles it.
-        ComponentEncoder::default()
-            .validate(false)
-            .module(module)
-            .and_then(ComponentEncoder::encode)
-            .map_err(|e| Refused::Componentise(format!("{e:#}")))
+        encoder.validate(false);
+        encode(&mut encoder, module).map_err(|e| Refused::Componentise(format!("{e:#}")))
     }));
     encoded.unwrap_or_else(|_| Err(Refused::Componentise("its component metadata is damaged".to_owned())))
+}
+
+fn encode(encoder: &mut ComponentEncoder, module: &[u8]) -> anyhow::Result<Vec<u8>> {
+    encoder.module(module)?;
+    // With an adapter, the component has the adapter's imports, even if the module needs none.
+    if imports_from(module, WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME) {
+        encoder.adapter(WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER)?;
+    }
+    encoder.encode()
+}
+
+/// Returns `true` if a valid core module imports anything from a module of this name.
+fn imports_from(module: &[u8], name: &str) -> bool {
+    Parser::new(0).parse_all(module).filter_map(Result::ok).any(|payload| match payload {
+        Payload::ImportSection(imports) => imports.into_imports().flatten().any(|import| import.module == name),
+        _ => false,
+    })
 }

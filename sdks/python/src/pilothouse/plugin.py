@@ -254,7 +254,7 @@ class Plugin:
                 outcome = Outcome()
             if not isinstance(outcome, Outcome):
                 raise TypeError(f"a reconcile returns an Outcome or None, and this one returned {outcome!r}")
-            # What is not valid is found here, where it can be told.
+            # What is not valid is found here, where the author learns of it.
             outcome.child_list(), outcome.watch_list(), outcome.requeue_millis()
         except Error as error:
             return Failure(error.message, error.terminal, error.status, [*ctx.events, *error.events])

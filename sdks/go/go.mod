@@ -1,0 +1,3 @@
+module pilothouse.dev/pilothouse-go
+
+go 1.25

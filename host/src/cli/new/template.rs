@@ -59,6 +59,16 @@ const TYPESCRIPT: &[File] = files!("typescript":
     "{{name}}.yaml",
 );
 
+const GO: &[File] = files!("go":
+    ".gitignore",
+    "README.md",
+    "examples/{{name}}.yaml",
+    "go.mod",
+    "main.go",
+    "main_test.go",
+    "{{name}}.yaml",
+);
+
 /// Returns the files of a language's template.
 fn files(language: Language) -> &'static [File] {
     match language {
@@ -66,7 +76,7 @@ fn files(language: Language) -> &'static [File] {
         Language::Python => PYTHON,
         Language::JavaScript => JAVASCRIPT,
         Language::TypeScript => TYPESCRIPT,
-        Language::Go => &[],
+        Language::Go => GO,
     }
 }
 

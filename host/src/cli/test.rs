@@ -7,10 +7,12 @@
 mod case;
 mod check;
 mod compare;
+mod junit;
 mod parked;
 mod plugin;
 mod record;
 mod report;
+mod servers;
 mod update;
 mod world;
 
@@ -50,7 +52,8 @@ use super::config::{self, CacheArgs};
 #[command(after_long_help = "Examples:
   pilothouse test target/plugins/myapple.wasm plugins/myapple/cases
   pilothouse test greeter.wasm cases/morning.yaml --filter card --verbose
-  pilothouse test greeter.wasm cases --update")]
+  pilothouse test greeter.wasm cases --update
+  pilothouse test greeter.wasm cases --jobs 2 --junit target/cases.xml")]
 pub(super) struct Args {
     /// The plugin: a component, or a core module that wit-bindgen made
     #[arg(value_name = "PLUGIN.wasm")]
@@ -70,6 +73,9 @@ pub(super) struct Args {
     /// changes, and in a map that loses a member.
     #[arg(long)]
     update: bool,
+    /// Write the results into this file as JUnit XML, for CI
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
     /// Name the cases that pass, too
     #[arg(long, short)]
     verbose: bool,
@@ -111,6 +117,10 @@ fn test(args: Args) -> anyhow::Result<bool> {
         cases = read(&args.cases, args.filter.as_deref())?;
         began = Instant::now();
         verdicts = run_all(&plugin, &cases, jobs);
+    }
+    if let Some(path) = &args.junit {
+        let xml = junit::report(plugin.name.as_str(), &verdicts);
+        fs::write(path, xml).with_context(|| format!("cannot write {}", path.display()))?;
     }
     print(&verdicts, args.verbose, began.elapsed());
     runtime.shutdown_background();

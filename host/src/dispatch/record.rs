@@ -24,7 +24,7 @@ use pilothouse_core::{
     key::Key,
     object::Object,
     quarantine::{Call, IN_A_ROW, Quarantine},
-    series::{self, Change},
+    series::{self, Change, Series},
 };
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -234,7 +234,12 @@ impl Record {
         self.imports.add(import);
     }
 
-    /// The plugin's own metrics.
+    /// Returns a copy of the plugin's metrics.
+    pub fn series(&self) -> Series {
+        self.measures.series()
+    }
+
+    /// The plugin's metrics.
     pub(super) fn measures(&self) -> &Measures {
         &self.measures
     }

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body as _, Incoming};
 use parking_lot::Mutex;
 use pilothouse_core::{http::Url, rate::Rate};
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{io::DuplexStream, sync::Semaphore, time::Instant};
 
 use super::{
     connect::{Connector, failure},
@@ -67,6 +67,11 @@ impl Outbound {
     /// Creates it with the resolver, the proxies and the CAs of this machine. Counts in `requests`.
     pub fn new(requests: Arc<Requests>) -> Self {
         Self::with(Connector::default(), requests)
+    }
+
+    /// Creates one whose connections `dial` opens, without TLS, and without a check of addresses.
+    pub fn instead(dial: impl Fn(&Url) -> DuplexStream + Send + Sync + 'static, requests: Arc<Requests>) -> Self {
+        Self::with(Connector { instead: Some(Box::new(dial)), ..Connector::default() }, requests)
     }
 
     pub(super) fn with(connector: Connector, requests: Arc<Requests>) -> Self {

@@ -10,6 +10,7 @@ use kube::client::ConfigExt as _;
 use pilothouse_core::http::{Host, Url, is_link_local, is_public};
 use rustls::{CertificateError, ClientConfig, pki_types::ServerName};
 use tokio::{
+    io::DuplexStream,
     net::TcpStream,
     sync::{OnceCell, Semaphore},
 };
@@ -42,8 +43,13 @@ pub(super) type Resolve = dyn Fn(String, u16) -> BoxFuture<'static, io::Result<V
 /// Chooses the proxy for a URL.
 pub(super) type Proxies = dyn Fn(&Uri) -> Result<Option<Uri>, String> + Send + Sync;
 
+/// Opens a connection in place of one to a server.
+pub(super) type Dial = dyn Fn(&Url) -> DuplexStream + Send + Sync;
+
 /// Opens connections for all plugins.
 pub(super) struct Connector {
+    /// `None`: connections go to the servers.
+    pub(super) instead: Option<Box<Dial>>,
     pub(super) resolve: Box<Resolve>,
     pub(super) proxies: Box<Proxies>,
     /// Trusts the CAs of this machine. Read when it is first needed.
@@ -61,7 +67,7 @@ impl Default for Connector {
             // The plugin must not see the password that the address may have.
             proxy.map_err(|_| "the host's HTTPS_PROXY or HTTP_PROXY is not an address of a proxy".to_owned())
         };
-        Self { resolve: Box::new(resolve), proxies: Box::new(proxies), tls: OnceCell::new() }
+        Self { instead: None, resolve: Box::new(resolve), proxies: Box::new(proxies), tls: OnceCell::new() }
     }
 }
 
@@ -73,6 +79,9 @@ impl Connector {
         private: bool,
         lookups: &Arc<Semaphore>,
     ) -> Result<Connection, HttpError> {
+        if let Some(dial) = &self.instead {
+            return http1(url, dial(url)).await;
+        }
         let uri = format!("{}://{}:{}/", url.scheme(), url.host, url.port);
         let uri: Uri = uri.parse().map_err(|_| HttpError::Invalid("the URL is not valid".to_owned()))?;
         let proxy = (self.proxies)(&uri).map_err(HttpError::Unreachable)?;

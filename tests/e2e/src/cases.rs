@@ -1,6 +1,10 @@
 //! `pilothouse test`: the cases of the plugins in this repository, and what the command says about others.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use crate::host::{binary, built};
 
@@ -10,8 +14,12 @@ fn test(plugin: &str, files: &[(&str, &str)], arguments: &[&str]) -> (i32, Strin
     for (name, text) in files {
         fs::write(dir.path().join(name), text).expect("a file");
     }
+    test_in(dir.path(), plugin, arguments)
+}
+
+fn test_in(dir: &Path, plugin: &str, arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(binary().expect("run `make build` first"));
-    command.arg("test").arg(built("plugins").join(plugin)).args(arguments).current_dir(dir.path());
+    command.arg("test").arg(built(plugin)).args(arguments).current_dir(dir);
     let output = command.output().expect("it can be started");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     (output.status.code().unwrap_or(-1), text.into_owned())
@@ -28,7 +36,7 @@ fn cases_of_every_plugin_pass() {
         }
         count += 1;
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
-        let (code, said) = test(&format!("{name}.wasm"), &[], &[&cases.display().to_string()]);
+        let (code, said) = test(&format!("plugins/{name}.wasm"), &[], &[&cases.display().to_string()]);
         assert_eq!(code, 0, "{said}");
         assert!(said.contains(" 0 failed"), "{said}");
     }
@@ -44,7 +52,7 @@ fn difference_is_shown_with_its_line_and_what_has_happened() {
         "name: one apple\nwhen:\n  apply: {APPLE}\nthen:\n  objects:\n    - apiVersion: v1\n      kind: ConfigMap\n      \
          metadata: {{name: pie-0}}\n      data: {{color: green}}\n  absent: [v1 ConfigMap default/pie-0]\n"
     );
-    let (code, said) = test("myapple.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    let (code, said) = test("plugins/myapple.wasm", &[("a.yaml", &text)], &["a.yaml"]);
     assert_eq!(code, 1, "{said}");
     for line in [
         "FAILED  a.yaml:1: one apple",
@@ -62,7 +70,7 @@ fn mistakes_in_case_files_are_told_with_their_lines_and_nothing_runs() {
     let unknown = "name: a\nwhen:\n  aply: {}\nthen: {}\n---\nname: a\nthen:\n  object: []\n";
     let files =
         [("unknown.yaml", unknown), ("broken.yaml", "name: [\n"), ("twice.yaml", "name: b\nname: c\nthen: {}\n")];
-    let (code, said) = test("myapple.wasm", &files, &["."]);
+    let (code, said) = test("plugins/myapple.wasm", &files, &["."]);
     assert_eq!(code, 2, "{said}");
     for line in [
         "unknown.yaml:3: aply is not known here",
@@ -73,4 +81,86 @@ fn mistakes_in_case_files_are_told_with_their_lines_and_nothing_runs() {
         assert!(said.contains(line), "{line}:\n{said}");
     }
     assert!(!said.contains("passed"), "{said}");
+}
+
+#[test]
+fn update_writes_what_was_found_and_junit_has_the_results() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = |writes: &str, available: u8| {
+        format!(
+            "name: one apple # of many\nwhen:\n  apply: {APPLE}\nthen:\n  writes:\n{writes}  objects:\n    - apiVersion: \
+             stable.example.com/v1\n      kind: MyApple\n      metadata: {{name: pie}}\n      status:\n        available: {available} # at last\n"
+        )
+    };
+    let file = dir.path().join("a.yaml");
+    fs::write(&file, text("    - apply ConfigMap default/other\n", 7)).expect("a file");
+    let (code, said) =
+        test_in(dir.path(), "plugins/myapple.wasm", &["a.yaml", "--update", "--junit", "a.xml", "--jobs", "1"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("updated a.yaml (2 values)"), "{said}");
+    let writes = "    - apply ConfigMap default/pie-0\n    - apply MyApple/status default/pie\n";
+    assert_eq!(fs::read_to_string(&file).expect("the file"), text(writes, 1));
+    let xml = fs::read_to_string(dir.path().join("a.xml")).expect("the report");
+    assert!(xml.contains("<testsuite name=\"a.yaml\" tests=\"1\" failures=\"0\""), "{xml}");
+}
+
+/// Gives the definition of MyApple, which the guests do not bring.
+const KIND: &str = "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, \
+                    metadata: {name: myapples.stable.example.com}, spec: {group: stable.example.com, scope: Namespaced, \
+                    names: {kind: MyApple, plural: myapples}, versions: [{name: v1, served: true, storage: true, \
+                    subresources: {status: {}}, schema: {openAPIV3Schema: {type: object, \
+                    x-kubernetes-preserve-unknown-fields: true}}}]}}";
+
+#[test]
+fn plugin_that_dies_fails_its_case_with_the_backtrace_and_no_other() {
+    let bad = APPLE.replace("pie", "bad-pie");
+    let case = |name: &str, apple: &str, then: &str| {
+        format!("---\nname: {name}\ngiven: {{objects: [{KIND}]}}\nwhen: {{apply: {apple}}}\nthen: {then}\n")
+    };
+    let text = case("dies", &bad, "{}")
+        + &case("lives", APPLE, "{}")
+        + &case("dies as expected", &bad, "{error: a bad apple}");
+    let (code, said) = test("guests/trapping.wasm", &[("a.yaml", &text)], &["a.yaml", "-v"]);
+    assert_eq!(code, 1, "{said}");
+    for line in ["a.yaml:2: dies", "a bad apple", "trapping", ": lives (", ": dies as expected (", "2 passed, 1 failed"]
+    {
+        assert!(said.contains(line), "{line}:\n{said}");
+    }
+    let (code, said) =
+        test("guests/looping.wasm", &[("a.yaml", &case("loops", &bad, "{error: deadline}"))], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn metrics_requests_and_reviews_are_compared() {
+    let text = format!(
+        "name: measured\ngiven: {{objects: [{KIND}]}}\nwhen: {{apply: {APPLE}}}\nthen:\n  metrics: {{'apples_quantity{{color=red,size=small}}': 1, \
+         apples_eaten_total: 0, apples_quantities_count: 2}}\n"
+    );
+    let (code, said) = test("guests/measuring.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+
+    let conditions = "conditions: [{type: Granted, message: 201 made}, {type: Broken, reason: Unreachable}, {type: Slow, reason: Timeout}]";
+    let answers = "[{url: 'http://127.0.0.1:8080/broken', unreachable: true}, {url: 'http://127.0.0.1:8080/slow', delay: 1s}, \
+                   {url: 'http://*', status: 201, body: made}]";
+    let text = format!(
+        "name: sent\ngiven:\n  config: {{port: 8080, elsewhere: 8081}}\n  objects: [{KIND}]\n  http: {answers}\nwhen: {{apply: {APPLE}}}\nthen:\n  \
+         objects: [{{apiVersion: stable.example.com/v1, kind: MyApple, metadata: {{name: pie}}, status: {{{conditions}}}}}]\n"
+    );
+    let (code, said) = test("guests/sending.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+    let unanswered = text.replace("'http://*'", "'http://nobody.example.com/'");
+    let (code, said) = test("guests/sending.wasm", &[("a.yaml", &unanswered)], &["a.yaml"]);
+    assert!(code == 1 && said.contains("the plugin sent POST http://127.0.0.1:8080/ok, and neither"), "{said}");
+
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: web, image: evil.example.com/web}]}}";
+    let policy = "{apiVersion: v1, kind: ConfigMap, metadata: {name: images}, data: {registry: good.example.com/}}";
+    let text = format!(
+        "name: reviewed\ngiven:\n  config: {{namespace: default}}\n  objects: [{policy}]\nsteps:\n- when: {{review: {{webhook: images, object: {pod}}}}}\n  \
+         then: {{review: {{allowed: false, code: 422, message: the image evil.example.com/web is not from good.example.com/, warnings: [the images were \
+         reviewed]}}}}\n- when: {{review: {{webhook: labels, object: {pod}, dryRun: true}}}}\n  then: {{review: {{allowed: true, object: {{metadata: \
+         {{labels: {{reviewed: dry-run}}}}}}}}}}\n"
+    );
+    let (code, said) = test("guests/reviewing.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderName, HeaderValue, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use pilothouse_apiserver::{
     faults::{Answer, Delay, Fault, Requests, Rule, Verb},
@@ -17,7 +18,10 @@ use pilothouse_apiserver::{
         located::{self, Content, Located, Member},
     },
 };
+use pilothouse_core::manifest::Operation;
 use serde_json::Value;
+
+use super::servers::Answer as HttpAnswer;
 
 /// The time at which a case begins, if it does not say another.
 const CLOCK: &str = "2026-01-01T00:00:00Z";
@@ -65,6 +69,21 @@ pub(super) struct Given {
     /// `None`: that of the file beside the plugin.
     pub(super) config: Option<Value>,
     pub(super) clock: Timestamp,
+    /// How servers answer the plugin.
+    pub(super) http: Vec<HttpAnswer>,
+}
+
+/// A request to the API server that the plugin reviews.
+#[derive(Debug, Clone)]
+pub(super) struct ReviewCall {
+    /// `None`: the only one that the plugin has.
+    pub(super) webhook: Option<String>,
+    pub(super) operation: Operation,
+    pub(super) object: Option<Value>,
+    pub(super) old: Option<Value>,
+    pub(super) user: String,
+    pub(super) groups: Vec<String>,
+    pub(super) dry_run: bool,
 }
 
 /// One step of a case.
@@ -99,6 +118,10 @@ pub(super) enum Action {
     Config(Value),
     /// Makes requests of the host fail.
     Fault(Box<Rule>),
+    /// Makes servers answer the plugin in this way.
+    Http(Box<HttpAnswer>),
+    /// Asks a webhook of the plugin.
+    Review(Box<ReviewCall>),
 }
 
 impl Step {
@@ -120,6 +143,9 @@ pub(super) struct Then {
     pub(super) events: Option<Located>,
     pub(super) writes: Option<Located>,
     pub(super) log: Option<Located>,
+    pub(super) http: Option<Located>,
+    pub(super) metrics: Option<Located>,
+    pub(super) review: Option<Located>,
 }
 
 /// Names an object.
@@ -234,9 +260,10 @@ fn case(file: &Arc<Path>, document: &Located) -> Result<Case, Wrong> {
 }
 
 fn given(file: &Path, node: Option<&Located>) -> Result<Given, Wrong> {
-    let mut given = Given { objects: Vec::new(), config: None, clock: CLOCK.parse().expect("it is a time") };
+    let mut given =
+        Given { objects: Vec::new(), config: None, clock: CLOCK.parse().expect("it is a time"), http: Vec::new() };
     let Some(node) = node else { return Ok(given) };
-    for member in members(node, "given", &["objects", "config", "clock"])? {
+    for member in members(node, "given", &["objects", "config", "clock", "http"])? {
         let value = &member.value;
         match &*member.name {
             "objects" => {
@@ -252,6 +279,7 @@ fn given(file: &Path, node: Option<&Located>) -> Result<Given, Wrong> {
                 }
             }
             "config" => given.config = Some(value.value()),
+            "http" => given.http = list(value, "http")?.iter().map(http_answer).collect::<Result<_, _>>()?,
             _ => {
                 let time = text(value, "clock")?;
                 given.clock =
@@ -294,7 +322,8 @@ fn step_of(node: &Located) -> Result<Step, Wrong> {
     Ok(Step { line: node.line, when, then })
 }
 
-const ACTIONS: [&str; 8] = ["apply", "patch", "status", "delete", "advance", "reconcile", "config", "fault"];
+const ACTIONS: [&str; 10] =
+    ["apply", "patch", "status", "delete", "advance", "reconcile", "config", "fault", "http", "review"];
 
 fn action(node: &Located) -> Result<(usize, Action), Wrong> {
     let [member] = members(node, "when", &ACTIONS)? else {
@@ -338,6 +367,8 @@ fn action(node: &Located) -> Result<(usize, Action), Wrong> {
             Action::Reconcile { controller, namespace, name }
         }
         "config" => Action::Config(value.value()),
+        "http" => Action::Http(Box::new(http_answer(value)?)),
+        "review" => Action::Review(Box::new(review(value)?)),
         _ => Action::Fault(Box::new(fault(value)?)),
     };
     Ok((line, action))
@@ -401,8 +432,101 @@ fn fault(node: &Located) -> Result<Rule, Wrong> {
     })
 }
 
-const EXPECTATIONS: [&str; 9] =
-    ["objects", "absent", "reconciled", "requeueAfter", "error", "refused", "events", "writes", "log"];
+fn http_answer(node: &Located) -> Result<HttpAnswer, Wrong> {
+    let known = ["url", "method", "status", "headers", "body", "delay", "unreachable", "times"];
+    let mut answer = HttpAnswer {
+        method: None,
+        url: String::new(),
+        status: StatusCode::OK,
+        headers: Vec::new(),
+        body: bytes::Bytes::new(),
+        delay: Duration::ZERO,
+        is_unreachable: false,
+        times: None,
+    };
+    for Member { name, value, .. } in members(node, "an HTTP answer", &known)? {
+        let wrong = |why: &str| (value.line, why.to_owned());
+        match &**name {
+            "url" => answer.url = text(value, "url")?,
+            "method" => answer.method = Some(text(value, "method")?),
+            "status" => {
+                let code = value.value().as_u64().and_then(|code| u16::try_from(code).ok());
+                let code = code.and_then(|code| StatusCode::from_u16(code).ok());
+                answer.status = code.ok_or_else(|| wrong("status is an HTTP status such as 200"))?;
+            }
+            "headers" => {
+                for Member { name, value, .. } in value.members() {
+                    let header = (HeaderName::try_from(name), HeaderValue::try_from(text(value, "a header")?));
+                    let (Ok(name), Ok(value)) = header else { return Err((value.line, "is not a header".to_owned())) };
+                    answer.headers.push((name, value));
+                }
+            }
+            "body" => {
+                answer.body = match value.value() {
+                    Value::String(text) => text.into(),
+                    json => json.to_string().into(),
+                }
+            }
+            "delay" => answer.delay = duration(value)?,
+            "unreachable" => {
+                answer.is_unreachable = value.value().as_bool().ok_or_else(|| wrong("write `unreachable: true`"))?;
+            }
+            _ => answer.times = Some(value.value().as_u64().ok_or_else(|| wrong("times is a number"))?),
+        }
+    }
+    if answer.url.is_empty() { Err((node.line, "an HTTP answer needs a url".to_owned())) } else { Ok(answer) }
+}
+
+fn review(node: &Located) -> Result<ReviewCall, Wrong> {
+    let known = ["webhook", "operation", "object", "oldObject", "user", "groups", "dryRun"];
+    let mut call = ReviewCall {
+        webhook: None,
+        operation: Operation::Create,
+        object: None,
+        old: None,
+        user: "somebody".to_owned(),
+        groups: Vec::new(),
+        dry_run: false,
+    };
+    for Member { name, value, .. } in members(node, "a review", &known)? {
+        let wrong = |why: &str| (value.line, why.to_owned());
+        match &**name {
+            "webhook" => call.webhook = Some(text(value, "webhook")?),
+            "operation" => {
+                let word = text(value, "operation")?;
+                let operation = Operation::ALL.into_iter().find(|operation| operation.as_str() == word);
+                call.operation = operation.ok_or_else(|| wrong("operation is CREATE, UPDATE, DELETE or CONNECT"))?;
+            }
+            "object" | "oldObject" => {
+                let object = value.value();
+                Reference::of(&object).map_err(|why| (value.line, why))?;
+                *(if name == "object" { &mut call.object } else { &mut call.old }) = Some(object);
+            }
+            "user" => call.user = text(value, "user")?,
+            "groups" => call.groups = texts(value, "groups")?,
+            _ => call.dry_run = value.value().as_bool().ok_or_else(|| wrong("dryRun is true or false"))?,
+        }
+    }
+    if call.object.is_none() && call.old.is_none() {
+        return Err((node.line, "a review needs an object or an oldObject".to_owned()));
+    }
+    Ok(call)
+}
+
+const EXPECTATIONS: [&str; 12] = [
+    "objects",
+    "absent",
+    "reconciled",
+    "requeueAfter",
+    "error",
+    "refused",
+    "events",
+    "writes",
+    "log",
+    "http",
+    "metrics",
+    "review",
+];
 
 fn then(node: &Located) -> Result<Then, Wrong> {
     let mut then = Then::default();
@@ -448,6 +572,22 @@ fn then(node: &Located) -> Result<Then, Wrong> {
             "writes" => {
                 texts(&value, "writes")?;
                 then.writes = Some(value);
+            }
+            "http" => {
+                for request in list(&value, "http")? {
+                    members(request, "a request", &["method", "url", "headers", "body"])?;
+                }
+                then.http = Some(value);
+            }
+            "metrics" => {
+                if !matches!(value.content, Content::Map(_)) {
+                    return Err((value.line, "metrics must be a map of names and values".to_owned()));
+                }
+                then.metrics = Some(value);
+            }
+            "review" => {
+                members(&value, "a review", &["allowed", "message", "code", "warnings", "object", "error"])?;
+                then.review = Some(value);
             }
             _ => {
                 texts(&value, "log")?;
@@ -500,4 +640,62 @@ pub(super) fn duration(node: &Located) -> Result<Duration, Wrong> {
     let Content::Scalar(Value::String(text)) = &node.content else { return Err(wrong()) };
     let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
     Duration::try_from(duration).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<Case>, Vec<String>> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("c.yaml");
+        fs::write(&file, text).expect("a file");
+        fs::write(dir.path().join("objects.yaml"), "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n")
+            .expect("a file");
+        let shown =
+            |mistakes: Vec<Mistake>| mistakes.iter().map(|mistake| format!("{}: {}", mistake.line, mistake.message));
+        read(&file).map_err(|mistakes| shown(mistakes).collect())
+    }
+
+    #[test]
+    fn cases_have_steps_or_one_when_and_then() {
+        let text = "name: a\ngiven: {clock: 2030-01-01T00:00:00Z, objects: [{file: objects.yaml}]}\nwhen: [{advance: 1m}, {reconcile: x/y}]\n\
+                    then: {writes: []}\n---\nname: b\nsteps:\n- then: {requeueAfter: none}\n- when: {delete: v1 ConfigMap a}\n";
+        let cases = read_text(text).expect("they are cases");
+        let [a, b] = &*cases else { panic!("{cases:?}") };
+        assert_eq!((a.line, a.steps.len(), a.given.clock.to_string()), (1, 1, "2030-01-01T00:00:00Z".to_owned()));
+        assert_eq!(a.given.objects[0].1["kind"], "Secret");
+        assert!(
+            matches!(&*a.steps[0].when, [(3, Action::Advance(time)), (3, Action::Reconcile { .. })] if time.as_secs() == 60)
+        );
+        assert_eq!((b.line, b.steps.len()), (6, 2));
+        let Action::Delete(of) = &b.steps[1].when[0].1 else { panic!("{b:?}") };
+        assert_eq!(of.to_string(), "v1 ConfigMap a");
+    }
+
+    #[test]
+    fn each_mistake_has_its_line() {
+        for (text, mistake) in [
+            ("", "0: has no case: a case has name, given, when and then"),
+            ("when: {}\nthen: {}\n", "1: a case needs a name"),
+            (
+                "name: a\ngiven:\n  object: []\nthen: {}\n",
+                "3: object is not known here; given has objects, config, clock, http",
+            ),
+            ("name: a\ngiven:\n  clock: noon\nthen: {}\n", "3: clock is not a time like 2026-01-01T00:00:00Z"),
+            ("name: a\n", "1: a case needs steps, or when and then"),
+            ("name: a\nsteps: []\nthen: {}\n", "2: a case has either steps, or when and then"),
+            ("name: a\nwhen:\n- advance: 1m\n  delete: v1 A b\n", "3: one entry of when does one thing"),
+            ("name: a\nwhen:\n  apply: {kind: A}\n", "3: an object needs apiVersion"),
+            ("name: a\nwhen:\n  delete: ConfigMap a\n", "3: \"ConfigMap a\" does not name an object"),
+            ("name: a\nwhen:\n  advance: 10\n", "3: a time is written like 500ms, 30s, 5m or 1h30m"),
+            ("name: a\nwhen:\n  fault: {verbs: [aply], code: 500}\n", "3: unknown variant `aply`"),
+            ("name: a\nwhen:\n  fault: {verbs: [apply]}\n", "3: a fault needs code, delay or hang"),
+            ("name: a\nthen:\n  writes: none\n", "3: writes must be a list"),
+            ("name: a\nthen:\n  events: [{reson: A}]\n", "3: reson is not known here"),
+        ] {
+            let mistakes = read_text(text).expect_err("it has a mistake");
+            assert!(mistakes.len() == 1 && mistakes[0].starts_with(mistake), "{text}: {mistakes:?}");
+        }
+    }
 }

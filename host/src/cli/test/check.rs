@@ -45,6 +45,21 @@ pub(super) async fn check(step: &Step, happened: &Happened, world: &World<'_>) -
     if let Some(node) = &then.writes {
         exactly("writes", node, &writes(happened).into(), false, &mut found);
     }
+    if let Some(node) = &then.http {
+        compare(node, &happened.requests.clone().into(), "http", &mut found);
+    }
+    found.extend(happened.unanswered.iter().map(|request| {
+        plain(step.line, format!("the plugin sent {request}, and neither given.http nor an action answers that"))
+    }));
+    if let Some(node) = &then.metrics {
+        compare(node, &world.metrics(), "metrics", &mut found);
+    }
+    if let Some(node) = &then.review {
+        match happened.reviews.last() {
+            Some(review) => compare(node, review, "review", &mut found),
+            None => found.push(plain(node.line, "review: no action of this step asks for a review".to_owned())),
+        }
+    }
     for node in then.log.iter().flat_map(Located::items) {
         let wanted = node.value();
         let wanted = wanted.as_str().unwrap_or_default();
@@ -132,7 +147,7 @@ async fn object(node: &Located, world: &World<'_>, found: &mut Vec<Difference>) 
     let Ok(of) = Reference::read(node) else { return };
     match world.get(&of).await {
         Ok(Some(actual)) if matches!(node.content, Content::Map(_)) => {
-            let before = found.len();
+            let (of, before) = (Reference::of(&actual).unwrap_or(of), found.len());
             compare(node, &actual, "", found);
             for difference in found.iter_mut().skip(before) {
                 difference.message = format!("{of}: {}", difference.message);

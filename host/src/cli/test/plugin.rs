@@ -1,8 +1,15 @@
-//! The plugin under test: compiled once, and described anew for each case.
+//! The plugin under test: compiled once, and described once for each configuration.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use anyhow::Context;
+use parking_lot::Mutex;
+use pilothouse_apiserver::Snapshot;
 use pilothouse_core::grant::{self, AdminFile, Grants};
 use serde_json::Value;
 
@@ -12,7 +19,7 @@ use crate::{
     name::PluginName,
     plugin::{Candidate, call_limits},
     references::References,
-    wasm::{Engine, Linked, PluginFile},
+    wasm::{Engine, Linked, PluginFile, Revision},
     writer::Identities,
 };
 
@@ -23,6 +30,15 @@ pub(super) struct Plugin {
     linked: Linked,
     /// The administrator's file beside it.
     file: AdminFile,
+    /// By configuration.
+    described: Mutex<BTreeMap<Arc<str>, Arc<Described>>>,
+}
+
+/// What cases with one configuration share. They share no instance.
+pub(super) struct Described {
+    revision: Revision,
+    /// The API server once the plugin's definitions are installed.
+    pub(super) installed: OnceLock<Snapshot>,
 }
 
 impl Plugin {
@@ -37,28 +53,39 @@ impl Plugin {
         let (_, file) = describe::admin_file(path, None, &name)?;
         let engine = app::engine(Some(cache))?;
         let linked = engine.load(PluginFile::new(bytes)).await?.link().await?;
-        Ok(Self { name, engine, linked, file })
+        Ok(Self { name, engine, linked, file, described: Mutex::default() })
     }
 
-    /// Returns a new revision with this configuration, which may do all that it asks for.
+    /// Returns a revision with this configuration, which may do all that it asks for, and what it shares with other cases.
     ///
     /// # Errors
     /// If the plugin does not accept the configuration, or its manifest is not valid.
-    pub(super) async fn candidate(&self, config: Option<&Value>) -> anyhow::Result<Candidate> {
+    pub(super) async fn candidate(&self, config: Option<&Value>) -> anyhow::Result<(Candidate, Arc<Described>)> {
         let config: Arc<str> = config.unwrap_or(&self.file.config).to_string().into();
         let limits: grant::Limits = self.file.limits;
-        let revision = self.linked.describe(self.name.clone(), config, call_limits(&limits)).await?;
+        let known = self.described.lock().get(&config).cloned();
+        let described = match known {
+            Some(described) => described,
+            None => {
+                let revision = self.linked.describe(self.name.clone(), config.clone(), call_limits(&limits)).await?;
+                let described = Arc::new(Described { revision, installed: OnceLock::new() });
+                self.described.lock().entry(config).or_insert(described).clone()
+            }
+        };
+        // Instances that are reused stay within a case.
+        let revision = described.revision.with_limits(call_limits(&limits));
         let manifest = revision.manifest();
         let grants = Grants::all_asked(&manifest.permissions).with_http(&manifest.http, &[]);
         let identity = Identities::default().claim(&self.name, None)?;
         let webhooks = manifest.webhooks.clone();
-        Ok(Candidate {
+        let candidate = Candidate {
             revision: Arc::new(revision),
             identity,
             grants: Arc::new(grants),
             webhooks,
             limits,
             references: References::default(),
-        })
+        };
+        Ok((candidate, described))
     }
 }

@@ -3,15 +3,13 @@
 //! Only the text of a value that differs is replaced, so comments around it stay. Where a member is missing, or a list has another length,
 //! the map or the list around it is written anew, without its comments.
 
+use pilothouse_apiserver::yaml::located::documents;
 use serde_json::Value;
 
 use super::compare::Update;
 
 /// Characters up to which a map or a list is written on one line.
 const ONE_LINE: usize = 60;
-
-/// Words that are not texts, unless they are quoted.
-const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
 /// What became of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,16 +95,15 @@ fn flow(value: &Value) -> String {
 
 /// Returns a text, quoted if it could be taken for something else.
 fn scalar(text: &str) -> String {
-    let is_plain = text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./ -()".contains(c))
-        && !text.ends_with(' ')
-        && !WORDS.contains(&&*text.to_ascii_lowercase());
+    let is_word = text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_./ -()".contains(c));
+    let is_plain = is_word && documents(text).is_ok_and(|read| matches!(&*read, [one] if one.value() == *text));
     if is_plain { text.to_owned() } else { Value::from(text).to_string() }
 }
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_apiserver::yaml::located::{Located, documents};
+    use pilothouse_apiserver::yaml::located::Located;
     use serde_json::json;
 
     use super::*;
@@ -129,12 +126,12 @@ mod tests {
         let text = "# first\na: 1 # one\nb:\n  - x  # an x\n  - {c: yes, d: e}\nf: |\n  text\ng: 2\n";
         let changes: [(&[&str], Value); 5] = [
             (&["a"], json!("yes")),
-            (&["b", "0"], json!("write v1/x (failed)")),
+            (&["b", "0"], json!("3 v1/x (failed)")),
             (&["b", "1", "c"], json!(false)),
             (&["f"], json!("more: text")),
             (&["g"], json!({ "h": [1, "2"] })),
         ];
-        let new = "# first\na: \"yes\" # one\nb:\n  - write v1/x (failed)  # an x\n  - {c: false, d: e}\nf: \"more: text\"\ng: {h: [1, \"2\"]}\n";
+        let new = "# first\na: \"yes\" # one\nb:\n  - 3 v1/x (failed)  # an x\n  - {c: false, d: e}\nf: \"more: text\"\ng: {h: [1, \"2\"]}\n";
         assert_eq!(updated(text, &changes), Updated { text: new.to_owned(), replaced: 5, left: Vec::new() });
     }
 

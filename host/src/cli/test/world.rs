@@ -20,8 +20,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use pilothouse_apiserver::{Local, Served, Server, keep_house};
-use pilothouse_core::key::Key;
-use serde_json::{Value, json};
+use pilothouse_core::{
+    key::Key,
+    series::{Measured, Value as Measure},
+};
+use serde_json::{Map, Value, json};
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep},
@@ -29,10 +32,11 @@ use tokio::{
 use tower::Service;
 
 use super::{
-    case::{Action, Case, Given, HOST, Reference},
+    case::{Action, Case, Given, HOST, Reference, ReviewCall},
     parked::Parked,
     plugin::Plugin,
     record::{self, Seen},
+    servers::Servers,
 };
 use crate::{
     acting::Acting,
@@ -43,7 +47,8 @@ use crate::{
     informer::Informers,
     name::PluginName,
     outbound::Outbound,
-    plugin::Activate,
+    plugin::{Activate, Candidate},
+    wasm::{Review, User},
     writer::Events,
 };
 
@@ -72,6 +77,12 @@ pub(super) struct Happened {
     pub(super) events: Vec<Value>,
     /// Writes of the case itself that the API server refused.
     pub(super) refused: Vec<String>,
+    /// Requests of the plugin to other servers.
+    pub(super) requests: Vec<Value>,
+    /// Those that the case does not answer.
+    pub(super) unanswered: Vec<String>,
+    /// Answers to reviews, in order.
+    pub(super) reviews: Vec<Value>,
     /// What the plugin waits for, and does not reconcile.
     pub(super) waits_for: Vec<String>,
 }
@@ -82,6 +93,8 @@ pub(super) struct World<'a> {
     server: Arc<Server>,
     dispatch: Arc<Dispatch>,
     parked: Parked,
+    servers: Servers,
+    reviews: Vec<Value>,
     /// The count of each Event, by its name.
     events: BTreeMap<String, u64>,
 }
@@ -124,9 +137,16 @@ impl<'a> World<'a> {
     /// If an object is refused, or the plugin cannot serve.
     pub(super) async fn begin(plugin: &'a Plugin, case: &Case, parked: Parked) -> anyhow::Result<Self> {
         record::begin();
-        let Given { objects, config, clock } = &case.given;
+        let Given { objects, config, clock, http } = &case.given;
+        let servers = Servers::default();
+        http.iter().rev().for_each(|answer| servers.answer(answer.clone()));
+        let dialed = servers.clone();
         let (clock, io) = (Clock::starting(*clock), Handle::current());
-        let server = Arc::new(Server::with_clock(move || clock.now()));
+        let (candidate, described) = plugin.candidate(config.as_ref()).await?;
+        let server = Arc::new(match described.installed.get() {
+            Some(snapshot) => Server::from_snapshot(snapshot, move || clock.now()),
+            None => Server::with_clock(move || clock.now()),
+        });
         tokio::spawn(keep_house(server.clone()));
         let client = kube::Client::new(HostClient(Local::new(server.clone())), "default");
         let cluster = Cluster::new(client, "the case", io.clone());
@@ -138,21 +158,16 @@ impl<'a> World<'a> {
             guests: Guests::within(&io),
             observer: Arc::new(Nobody),
             writes: Arc::new(()),
-            outbound: Outbound::new(Arc::default()),
+            outbound: Outbound::instead(move |url| dialed.dial(url), Arc::default()),
             events,
             acting,
             webhooks: None,
             clock,
         }));
-        let world = Self { plugin, server, dispatch, parked, events: BTreeMap::new() };
-        let candidate = plugin.candidate(config.as_ref()).await?;
-        for definition in &candidate.revision.manifest().crds {
-            let definition: Value = serde_json::from_str(definition)?;
-            let manager = candidate.identity.manager();
-            let made = world.apply(&definition, manager).await;
-            made.map_err(|refused| {
-                anyhow!("a CustomResourceDefinition of the plugin is refused: {}", refused.message)
-            })?;
+        let world = Self { plugin, server, dispatch, parked, servers, reviews: Vec::new(), events: BTreeMap::new() };
+        if described.installed.get().is_none() {
+            world.install(&candidate).await?;
+            described.installed.get_or_init(|| world.server.snapshot());
         }
         for (line, object) in in_order(objects) {
             let made = world.give(object).await;
@@ -164,18 +179,37 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
+    /// Installs the definitions of the plugin, as the host would.
+    async fn install(&self, candidate: &Candidate) -> anyhow::Result<()> {
+        for definition in &candidate.revision.manifest().crds {
+            let mut definition: Value = serde_json::from_str(definition)?;
+            if definition["spec"]["conversion"]["strategy"] == "Webhook" {
+                bail!("the plugin converts objects by a webhook, which cases cannot do: test the conversion natively");
+            }
+            definition.as_object_mut().map(|members| members.remove("status"));
+            let made = self.apply(&definition, candidate.identity.manager()).await;
+            made.map_err(|refused| {
+                anyhow!("a CustomResourceDefinition of the plugin is refused: {}", refused.message)
+            })?;
+        }
+        Ok(())
+    }
+
     /// Returns what has happened since the last call.
     pub(super) async fn happened(&mut self) -> Happened {
         let waits_for = self.dispatch.controllers().into_iter().flat_map(|controller| controller.waking().waits_for());
         let waits_for = waits_for.map(|(informer, state)| format!("{informer}: {state}")).collect();
-        Happened { seen: record::take(), events: self.new_events().await, refused: Vec::new(), waits_for }
+        let (requests, unanswered) = self.servers.take();
+        let reviews = std::mem::take(&mut self.reviews);
+        let events = self.new_events().await;
+        Happened { seen: record::take(), events, refused: Vec::new(), requests, unanswered, reviews, waits_for }
     }
 
     /// Performs the actions of a step, and waits until their effects have settled. Returns why the API server refused some of them.
     ///
     /// # Errors
     /// If an action makes no sense here, or the step never settles.
-    pub(super) async fn perform(&self, actions: &[(usize, Action)]) -> anyhow::Result<Vec<String>> {
+    pub(super) async fn perform(&mut self, actions: &[(usize, Action)]) -> anyhow::Result<Vec<String>> {
         let mut refused = Vec::new();
         for (line, action) in actions {
             if let Some(why) = self.act(action).await.with_context(|| format!("line {line}"))? {
@@ -213,6 +247,29 @@ impl<'a> World<'a> {
         list["items"].as_array().into_iter().flatten().filter_map(name).collect()
     }
 
+    /// Returns the values of the plugin's metrics: `name`, or `name{label=value}`. A histogram has `name_count` and `name_sum`.
+    pub(super) fn metrics(&self) -> Value {
+        let mut values = Map::new();
+        for record in self.dispatch.records() {
+            for Measured { metric, series } in record.series().metrics() {
+                for (labels, value) in series {
+                    let labels = metric.labels.iter().zip(labels).map(|(name, value)| format!("{name}={value}"));
+                    let labels = labels.collect::<Vec<_>>().join(",");
+                    let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+                    let name = &metric.name;
+                    match value {
+                        Measure::Number(value) => drop(values.insert(format!("{name}{labels}"), number(*value))),
+                        Measure::Histogram { counts, sum } => {
+                            values.insert(format!("{name}_count{labels}"), counts.iter().sum::<u64>().into());
+                            values.insert(format!("{name}_sum{labels}"), number(*sum));
+                        }
+                    }
+                }
+            }
+        }
+        values.into()
+    }
+
     async fn new_events(&mut self) -> Vec<Value> {
         let list = self.call(Method::GET, "/api/v1/events", "", None).await.unwrap_or_default();
         let mut new = Vec::new();
@@ -226,7 +283,7 @@ impl<'a> World<'a> {
         new
     }
 
-    async fn act(&self, action: &Action) -> anyhow::Result<Option<String>> {
+    async fn act(&mut self, action: &Action) -> anyhow::Result<Option<String>> {
         let done = match action {
             Action::Apply(object) => self.apply(object, MANAGER).await,
             Action::Patch(object) => self.patch(object).await,
@@ -251,9 +308,18 @@ impl<'a> World<'a> {
                 Ok(())
             }
             Action::Config(config) => {
-                let candidate = self.plugin.candidate(Some(config)).await?;
+                let (candidate, _) = self.plugin.candidate(Some(config)).await?;
                 let activated = self.drive(Activate::activate(&*self.dispatch, candidate)).await;
                 activated.ok_or_else(|| anyhow!("the new configuration does not become active"))??;
+                Ok(())
+            }
+            Action::Http(answer) => {
+                self.servers.answer((**answer).clone());
+                Ok(())
+            }
+            Action::Review(call) => {
+                let review = self.review(call).await?;
+                self.reviews.push(review);
                 Ok(())
             }
             Action::Fault(rule) => {
@@ -262,6 +328,46 @@ impl<'a> World<'a> {
             }
         };
         Ok(done.err().map(|refused| refused.message))
+    }
+
+    /// Asks a webhook of the plugin, and returns its answer as a case has it.
+    async fn review(&self, call: &ReviewCall) -> anyhow::Result<Value> {
+        let ReviewCall { webhook, operation, object, old, user, groups, dry_run } = call;
+        let Some(reviewing) = self.dispatch.reviewing_of(&self.plugin.name) else { bail!("the plugin has no webhook") };
+        let known: Vec<String> = reviewing.webhooks().into_iter().map(|webhook| webhook.name).collect();
+        let webhook = match (webhook, &*known) {
+            (Some(name), _) => name.clone(),
+            (None, [only]) => only.clone(),
+            (None, _) => bail!("`review` needs a webhook: the plugin has {}", known.join(", ")),
+        };
+        let about = object.as_ref().or(old.as_ref()).context("a review is about an object")?;
+        let of = Reference::of(about).map_err(anyhow::Error::msg)?;
+        let namespaced = self.server.kind(&of.api_version, &of.kind).is_none_or(|served| served.namespaced);
+        let namespace = if of.namespace.is_empty() { "default".to_owned() } else { of.namespace };
+        let review = Review {
+            webhook,
+            operation: *operation,
+            api_version: of.api_version,
+            kind: of.kind,
+            namespace: namespaced.then_some(namespace),
+            name: of.name,
+            subresource: None,
+            object: object.as_ref().map(Value::to_string),
+            old: old.as_ref().map(Value::to_string),
+            user: User { name: user.clone(), uid: String::new(), groups: groups.clone() },
+            dry_run: *dry_run,
+        };
+        let answer = self.drive(reviewing.review(review, Instant::now())).await;
+        Ok(match answer.context("the review has no end")? {
+            Ok((decision, changed)) => {
+                let changed: Option<Value> = changed.map(|changed| serde_json::from_str(&changed)).transpose()?;
+                json!({
+                    "allowed": decision.denied.is_none(), "message": decision.denied, "code": decision.code,
+                    "warnings": decision.warnings, "object": changed.as_ref().or(object.as_ref()),
+                })
+            }
+            Err(error) => json!({ "error": error.to_string() }),
+        })
     }
 
     /// Creates an object with its status, and its namespace if that does not exist. Owners need no uid.
@@ -450,6 +556,12 @@ fn in_order(objects: &[(usize, Value)]) -> impl Iterator<Item = (usize, &Value)>
     };
     let ranked = move |wanted| objects.iter().filter(move |(_, object)| rank(object) == wanted);
     (0..3).flat_map(ranked).map(|(line, object)| (*line, object))
+}
+
+/// Returns a number as JSON has it: whole ones without a point.
+fn number(value: f64) -> Value {
+    let whole = value as i64;
+    if whole as f64 == value { whole.into() } else { value.into() }
 }
 
 fn reference(object: &Value) -> Result<Reference, Refused> {

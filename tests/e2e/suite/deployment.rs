@@ -497,7 +497,7 @@ pub(crate) async fn overlapping_deployments_do_not_touch_each_other(scene: Scene
 
 pub(crate) async fn a_deployment_is_available_after_min_ready_seconds(scene: Scene) -> Result<()> {
     let (_host, web) = served(&scene).await?;
-    web.create(json!({"replicas": 2, "minReadySeconds": 3600})).await?;
+    web.create(json!({"replicas": 2, "minReadySeconds": 500})).await?;
     eventually("the Pods are ready, and not available", async || {
         let status = web.status().await?;
         ensure!((status.ready_replicas, status.available_replicas) == (Some(2), None), "{status:?}");

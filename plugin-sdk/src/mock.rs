@@ -611,7 +611,7 @@ impl MockHost {
             for controller in &self.manifest.controllers {
                 for key in self.world.keys(&controller.for_.of) {
                     // Another key's reconcile may have deleted the object, and a watch may not select it.
-                    if self.world.reconciled(&controller.for_, &key).is_some() {
+                    if self.world.reconciled(&controller.name, &key).is_some() {
                         self.settle_by(controller, &key)?;
                     }
                 }

@@ -652,9 +652,8 @@ mod tests {
         fs::write(&file, text).expect("a file");
         fs::write(dir.path().join("objects.yaml"), "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n")
             .expect("a file");
-        let shown =
-            |mistakes: Vec<Mistake>| mistakes.iter().map(|mistake| format!("{}: {}", mistake.line, mistake.message));
-        read(&file).map_err(|mistakes| shown(mistakes).collect())
+        let shown = |mistake: &Mistake| format!("{}: {}", mistake.line, mistake.message);
+        read(&file).map_err(|mistakes| mistakes.iter().map(shown).collect())
     }
 
     #[test]

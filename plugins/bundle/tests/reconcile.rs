@@ -176,7 +176,7 @@ fn a_secret_that_may_not_be_read_is_an_error() {
     let host = MockHost::new(bundle).refuse(refused).with(shop(spec)).with(map("defaults", &[])).with(secret("s3cret"));
     assert_eq!(
         host.reconcile(SHOP).unwrap_err().message,
-        "cannot read the cache: read of v1 Secret default/token: the administrator does not grant it"
+        "cannot read the cache: not granted: read v1 Secret default/token: the administrator's file does not allow it; add under grants: - { apiVersion: v1, kind: Secret, verbs: [read], namespaces: [default] }"
     );
 }
 

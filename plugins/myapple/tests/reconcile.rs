@@ -11,7 +11,7 @@ use k8s_openapi::{
 use kube::CustomResourceExt;
 use myapple::{MyApple, MyAppleSpec, MyAppleStatus, Size, myapple};
 use pilothouse_sdk::{
-    Object, Permission, Verb,
+    Object, Permission, TypeMeta, Verb,
     mock::{MockHost, Outcome},
 };
 
@@ -31,7 +31,9 @@ fn apple(i: i32, change: impl FnOnce(&mut ConfigMap)) -> ConfigMap {
     let mut apple = ConfigMap::default();
     apple.metadata.name = Some(format!("pie-{i}"));
     apple.metadata.namespace = Some("default".into());
-    let owner = OwnerReference { uid: PIE_UID.into(), controller: Some(true), ..OwnerReference::default() };
+    let TypeMeta { api_version, kind } = MyApple::type_meta();
+    let (name, uid) = ("pie".to_owned(), PIE_UID.to_owned());
+    let owner = OwnerReference { api_version, kind, name, uid, controller: Some(true), ..OwnerReference::default() };
     apple.metadata.owner_references = Some(vec![owner]);
     apple.data = Some(data("red", "medium"));
     change(&mut apple);
@@ -200,7 +202,7 @@ fn without_the_right_to_read_children_the_reconcile_fails() {
     let host = MockHost::new(myapple).refuse(Permission::of::<ConfigMap>().verbs([Verb::Read])).with(pie(1));
     assert_eq!(
         host.reconcile(PIE).unwrap_err().message,
-        "cannot read the cache: read of v1 ConfigMap default/pie-0: the administrator does not grant it"
+        "cannot read the cache: not granted: read v1 ConfigMap default/pie-0: the administrator's file does not allow it; add under grants: - { apiVersion: v1, kind: ConfigMap, verbs: [read], namespaces: [default] }"
     );
 }
 

@@ -166,6 +166,9 @@ impl<'a> Reader<'a> {
                 if style == ScalarStyle::DoubleQuoted {
                     check_escapes(span.slice(self.text).unwrap_or_default()).map_err(|why| Error::at(span, why))?;
                 }
+                if matches!(style, ScalarStyle::Literal | ScalarStyle::Folded) {
+                    self.include_header(&mut found);
+                }
                 let node = scalar(text, style, tag.as_deref()).map_err(|why| Error::at(span, why))?;
                 found.content = Content::Scalar(node.value().map_err(|why| Error::at(span, why))?);
                 anchor
@@ -193,6 +196,25 @@ impl<'a> Reader<'a> {
             self.anchors.insert(anchor, found.clone());
         }
         Ok(found)
+    }
+
+    /// Lets a block scalar begin with its `|` or `>`, and end with its last line. The parser lets it begin with its text, on a later
+    /// line, and includes the indentation of the line after it.
+    fn include_header(&self, found: &mut Located) {
+        let text = self.text.get(found.range.clone()).unwrap_or_default().trim_end_matches(' ');
+        if text.ends_with('\n') {
+            found.range.end = found.range.start + text.len();
+        }
+        let before = self.text.get(..found.range.start).unwrap_or_default().trim_end();
+        let line = before.rfind('\n').map_or(0, |at| at + 1);
+        let header = before.get(line..).unwrap_or_default();
+        let header = header.split_once(" #").map_or(header, |(header, _)| header).trim_end();
+        let header = header.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-'));
+        if let Some(indicator) = header.strip_suffix(['|', '>']) {
+            found.range.start = line + indicator.len();
+            found.line = before.matches('\n').count() + 1;
+            found.column = indicator.chars().count();
+        }
     }
 
     /// Counts a copy of a node against the bound for aliases and anchors.
@@ -306,13 +328,14 @@ mod tests {
         assert_eq!((piece(map), map.line), ("{c: [1, 2], d: \"e\"}".to_owned(), 4));
         assert_eq!(piece(map.get("c").expect("c")), "[1, 2]");
         assert_eq!(piece(map.get("d").expect("d")), "\"e\"");
-        assert_eq!((at("f").line, at("f").get("g").map(|g| g.line)), (6, Some(6)));
+        let g = at("f").get("g").expect("g");
+        assert_eq!((at("f").line, g.line, piece(g)), (6, 6, "|\n    text\n".to_owned()));
     }
 
     #[test]
     fn shared_text_is_marked_and_a_twice_given_name_is_an_error() {
-        let found = one("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}\n");
-        assert_eq!(found.value(), json!({ "a": { "x": 1 }, "b": { "x": 1 }, "c": { "y": 2, "x": 1 } }));
+        let found = one("a: &a {x: 1}\nb: *a\nc: {<<: *a, z: 2}\n");
+        assert_eq!(found.value(), json!({ "a": { "x": 1 }, "b": { "x": 1 }, "c": { "z": 2, "x": 1 } }));
         let shared = |name: &str| found.get(name).and_then(|map| map.get("x")).map(|x| x.is_shared);
         assert_eq!([shared("a"), shared("b"), shared("c")], [Some(false), Some(true), Some(true)]);
         let twice = documents("a: 1\nb: 2\na: 3\n").expect_err("a is there twice");

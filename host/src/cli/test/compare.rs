@@ -165,10 +165,10 @@ mod tests {
         let actual = json!({ "a": 1, "b": { "c": "x", "d": [1, 2] }, "e": null });
         assert_eq!(differences("a: 1\nb: {c: x, d: [1, 2]}\nf: null\ng: []\n", &actual), [""; 0]);
         assert_eq!(
-            differences("a: 2\nb:\n  c: y\n  d: [1]\n  z: 1\ne: {}\n", &actual),
+            differences("a: 2\nb:\n  c: w\n  d: [1]\n  z: 1\ne: {}\n", &actual),
             [
                 "1: a: expected 2, found 1",
-                "3: b.c: expected \"y\", found \"x\"",
+                "3: b.c: expected \"w\", found \"x\"",
                 "4: b.d: expected 1 items, found 2: [1,2]",
                 "5: b.z: expected 1, found nothing",
                 "6: e: expected {}, found null",

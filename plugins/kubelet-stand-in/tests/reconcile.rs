@@ -11,6 +11,7 @@ use serde_json::{Value, from_value, json};
 
 const WEB: (&str, &str) = ("default", "web");
 
+#[expect(clippy::needless_pass_by_value, reason = "objects are written in place")]
 fn pod(spec: Value, status: Value) -> Pod {
     let metadata = json!({"namespace": "default", "name": "web"});
     from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()

@@ -46,11 +46,11 @@ pub(super) fn annotate(set: &mut ReplicaSet, deployment: Option<&BTreeMap<String
     if !number.is_ok_and(|number| number < revision) {
         return;
     }
-    sets::annotate(set, REVISION, revision);
+    sets::annotate(set, REVISION, &revision);
     if let Some(before) = before {
         let history =
             sets::annotation(set, HISTORY).map_or_else(|| before.clone(), |history| format!("{history},{before}"));
-        sets::annotate(set, HISTORY, shortened(&history));
+        sets::annotate(set, HISTORY, &shortened(&history));
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     fn the_next_revision_is_above_all_older_ones() {
         let with = |revision: &str| {
             let mut set = set("web", 0, 0, 0, 0);
-            super::sets::annotate(&mut set, REVISION, revision);
+            super::sets::annotate(&mut set, REVISION, &revision);
             set
         };
         assert_eq!(next(&[]), 1);

@@ -314,6 +314,7 @@ mod tests {
         sets::{annotate, annotation, size, tests::set},
     };
 
+    #[expect(clippy::needless_pass_by_value, reason = "objects are written in place")]
     fn deployment(spec: Value) -> Deployment {
         let mut object = json!({
             "metadata": {"name": "web", "namespace": "default", "uid": "d", "generation": 1},
@@ -344,6 +345,7 @@ mod tests {
         (rollout.new.as_ref().map(size), rollout.old.iter().map(size).collect(), superfluous)
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "objects are written in place")]
     fn rolling(replicas: i32, surge: Value, unavailable: Value) -> Value {
         let update = json!({"maxSurge": surge, "maxUnavailable": unavailable});
         json!({"replicas": replicas, "strategy": {"type": "RollingUpdate", "rollingUpdate": update}})
@@ -422,7 +424,7 @@ mod tests {
     fn old_replica_sets_beyond_the_limit_go_when_the_rollout_is_complete() {
         let old = |name: &str, age: u32, revision: &str| {
             let mut set = set(name, age, 0, 0, 0);
-            annotate(&mut set, REVISION, revision);
+            annotate(&mut set, REVISION, &revision);
             set
         };
         let mut unseen = old("unseen", 4, "1");

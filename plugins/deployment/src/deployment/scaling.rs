@@ -20,8 +20,8 @@ pub(super) fn resize(set: &mut ReplicaSet, to: i32, desired: &Desired) -> bool {
 
 /// Records the Deployment's numbers in a ReplicaSet.
 pub(super) fn record(set: &mut ReplicaSet, desired: &Desired) {
-    sets::annotate(set, DESIRED, desired.replicas);
-    sets::annotate(set, MOST, desired.most());
+    sets::annotate(set, DESIRED, &desired.replicas);
+    sets::annotate(set, MOST, &desired.most());
 }
 
 /// Returns `true` if the Deployment was scaled since its ReplicaSets were.

@@ -40,7 +40,7 @@ pub(super) fn annotation<'a>(set: &'a ReplicaSet, name: &str) -> Option<&'a str>
     set.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-pub(super) fn annotate(set: &mut ReplicaSet, name: &str, value: impl ToString) {
+pub(super) fn annotate(set: &mut ReplicaSet, name: &str, value: &impl ToString) {
     set.metadata.annotations.get_or_insert_default().insert(name.to_owned(), value.to_string());
 }
 

@@ -59,6 +59,7 @@ mod tests {
 
     use super::{hash, is_equal, labelled};
 
+    #[expect(clippy::needless_pass_by_value, reason = "objects are written in place")]
     fn template(metadata: Value, image: &str) -> PodTemplateSpec {
         let spec = json!({"containers": [{"name": "web", "image": image}]});
         from_value(json!({"metadata": metadata, "spec": spec})).expect("a template")

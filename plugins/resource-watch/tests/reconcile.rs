@@ -92,7 +92,7 @@ fn a_kind_that_is_not_granted_is_reported_and_the_others_are_counted() {
     let status = settled(&mut host);
     assert_eq!((status.total, seen(&status.resources[0])), (3, (None, vec![])));
     let message = status.resources[0].message.as_deref().unwrap();
-    assert!(message.contains("does not grant it"), "{message}");
+    assert!(message.contains("the administrator's file does not allow it"), "{message}");
     assert_eq!(status.conditions.get("Ready").unwrap().message, "1 of 2 kinds are not");
 }
 

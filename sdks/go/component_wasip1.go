@@ -382,7 +382,7 @@ func reconcile(
 ) (result uint32) {
 	SetHost(componentHost{})
 	defer func() {
-		// What the plugin itself raises is told before.
+		// A panic in the author's code is recovered, and logged with its stack, in plugin.go. This is for the rest.
 		if panicked := recover(); panicked != nil {
 			failure := wireFailure{Message: fmt.Sprintf("panic: %v", panicked)}
 			result = abi.Store(abi.Err[wireOutcome](failure))

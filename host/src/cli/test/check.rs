@@ -93,7 +93,7 @@ fn failures(step: &Step, happened: &Happened, found: &mut Vec<Difference>) {
                 }
                 errors.push((error.clone(), message));
             }
-            // A call that died was told with its backtrace.
+            // A call that died is in the list already, with its backtrace.
             Seen::Reconciled { key, error: Some(error), .. } if !errors.iter().any(|(known, _)| known == error) => {
                 errors.push((error.clone(), format!("reconcile of {key} failed: {error}")));
             }

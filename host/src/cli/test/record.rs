@@ -148,7 +148,7 @@ fn happened(target: &str, level: Level, event: &Fields, around: &Fields) -> Opti
         }),
         ("pilothouse::feed", _) => None,
         _ if level > Level::WARN => None,
-        // A call that failed. A reconcile that returned an error is told by the feed.
+        // A call that died. If a reconcile returned an error, the feed has it.
         _ if event.0.contains_key("kind") && FAILED.contains(&&*field("message")) => Some(Seen::Died {
             call: match (event.optional("call"), event.optional("hook"), around.optional("key")) {
                 (Some(call), _, _) => call,

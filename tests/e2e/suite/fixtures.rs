@@ -28,7 +28,9 @@ async fn reconcile_and_review(scene: &mut Scene, file: &str) -> Result<()> {
                 Permission::to(&["read", "apply", "delete"], "v1", "ConfigMap"),
                 Permission::to(&["read"], "v1", "Secret"),
             ])
-            .with("webhooks", &json!(["validates", "mutates"]))?;
+            .with("webhooks", &json!(["validates", "mutates"]))?
+            // Its configurations outlive the host, and should hold nobody up then.
+            .with("config", &json!(scene.namespace))?;
         let mut host = scene.with(&[plugin])?.host().await?;
         eventually("the webhooks are in force", async || match create(scene, "denied", "deny", true).await {
             Ok(_) => bail!("nobody denied it"),

@@ -1,7 +1,7 @@
 //! Says whether this process may act on the cluster.
 //!
-//! The host owns one [`Acting`], and everything that acts holds a clone of it. While it is off, caches fill and plugins load, and nothing
-//! below begins. Each kind of effect asks in one place:
+//! The host owns one [`Acting`], and everything that acts holds a clone of it. While it is off, caches fill and plugins
+//! load, and nothing below begins. Each kind of effect asks in one place:
 //!
 //! | effect | asks | while it is off |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! What the host shows of itself over HTTP: whether it lives, whether it is ready, its metrics, and tables of what it does.
+//! What the host shows of itself over HTTP: whether it lives, whether it is ready, its metrics, and tables of what it
+//! does.
 //!
 //! ```text
 //! $ curl -s 'localhost:8080/readyz?verbose'
@@ -12,8 +13,8 @@
 //! [+]informer stable.example.com/v1 MyApple ok
 //! ```
 //!
-//! Rooms count their figures themselves and register them for `/metrics`. The server reads the rest from a [`View`] of the host. One thing
-//! can be done through it: to end a plugin's quarantine.
+//! Rooms count their figures themselves and register them for `/metrics`. The server reads the rest from a [`View`] of
+//! the host. One thing can be done through it: to end a plugin's quarantine.
 
 mod connections;
 mod plugins;

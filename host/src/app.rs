@@ -5,8 +5,8 @@
 //!                        └───────────┴──► admin: /healthz /readyz /metrics
 //! ```
 //!
-//! The tasks that load plugins and serve health are started and joined here. If one of them ends by itself, the process ends and names it.
-//! Tasks of informers and controllers belong to their registry and to dispatch, and end with them.
+//! The tasks that load plugins and serve health are started and joined here. If one of them ends by itself, the process
+//! ends and names it. Tasks of informers and controllers belong to their registry and to dispatch, and end with them.
 
 mod figures;
 
@@ -71,7 +71,8 @@ pub struct Options {
 
 /// Creates the runtime for everything but guests and the intake of informers.
 ///
-/// It has a thread for every two cores. One thread encrypts thousands of requests in a second, and idle threads cost wake-ups.
+/// It has a thread for every two cores. One thread encrypts thousands of requests in a second, and idle threads cost
+/// wake-ups.
 ///
 /// # Errors
 /// If threads cannot be started.

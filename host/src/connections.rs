@@ -1,7 +1,7 @@
 //! Accepts connections of a server, and bounds their number.
 //!
-//! Anybody who reaches the port may connect. A connection past the bound closes another one: the oldest that never had a request, else the
-//! oldest without a request in flight, else the oldest. So the newest connection is always served.
+//! Anybody who reaches the port may connect. A connection past the bound closes another one: the oldest that never had
+//! a request, else the oldest without a request in flight, else the oldest. So the newest connection is always served.
 
 use std::{
     collections::VecDeque,

@@ -1,10 +1,10 @@
 //! Writes families of samples, for the `metrics.rs` of each room.
 //!
-//! A room registers a function that encodes its figures from its own state. `/metrics` calls all of them at every scrape. They run on a
-//! thread that may wait for a lock, and hold each lock only while they copy figures out of it.
+//! A room registers a function that encodes its figures from its own state. `/metrics` calls all of them at every
+//! scrape. They run on a thread that may wait for a lock, and hold each lock only while they copy figures out of it.
 //!
-//! Names of counters come without `_total`: the encoder adds it. No label grows with the cluster: there are plugins, controllers and kinds
-//! among them, and never objects.
+//! Names of counters come without `_total`: the encoder adds it. No label grows with the cluster: there are plugins,
+//! controllers and kinds among them, and never objects.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -103,8 +103,8 @@ impl<T> Default for Series<T> {
 }
 
 impl<T: Default> Series<T> {
-    /// Begins the series of a name, or keeps those that there are until [`Self::remove`] has been called as often as this. A new
-    /// controller begins before the old one of its name ends: nothing is lost.
+    /// Begins the series of a name, or keeps those that there are until [`Self::remove`] has been called as often as
+    /// this. A new controller begins before the old one of its name ends: nothing is lost.
     pub(crate) fn add(&self, name: &str) {
         self.0.write().entry(name.to_owned()).or_default().1 += 1;
     }

@@ -1,7 +1,7 @@
 //! Turns the files of a directory into revisions that serve.
 //!
-//! Owns the directory and the state of each plugin. The sandbox is [`crate::wasm`]'s. Calls, queues and informers belong to the
-//! implementation of [`Activate`].
+//! Owns the directory and the state of each plugin. The sandbox is [`crate::wasm`]'s. Calls, queues and informers
+//! belong to the implementation of [`Activate`].
 //!
 //! ```text
 //! directory ─ Source ─► Change ─ Lifecycle ─► one task a plugin:
@@ -12,10 +12,11 @@
 //! ```
 //!
 //! # Guarantees
-//! - A file that fails never replaces a revision that works (invariant 9). The plugin's [`Status`] has the reason until a file works.
-//! - The administrator's file takes effect as soon as it can be read: for the new revision if that works, else for the one that serves. So a
-//!   grant can be withdrawn though the plugin's own file is broken. A plugin that may no longer read what it reconciles is stopped
-//!   (invariant 7).
+//! - A file that fails never replaces a revision that works (invariant 9). The plugin's [`Status`] has the reason until
+//!   a file works.
+//! - The administrator's file takes effect as soon as it can be read: for the new revision if that works, else for the
+//!   one that serves. So a grant can be withdrawn though the plugin's own file is broken. A plugin that may no longer
+//!   read what it reconciles is stopped (invariant 7).
 //! - A file that changes while its older content is being brought up replaces that content.
 
 mod candidate;

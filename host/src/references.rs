@@ -1,7 +1,7 @@
 //! Values of Secrets and ConfigMaps that administrators' files refer to.
 //!
-//! Each file has [`Watched`] objects. Each object is cached by its name, and no others of its kind. A plugin gets no grant by that: it sees
-//! a value only as part of its configuration, and not at all if the value goes into a header.
+//! Each file has [`Watched`] objects. Each object is cached by its name, and no others of its kind. A plugin gets no
+//! grant by that: it sees a value only as part of its configuration, and not at all if the value goes into a header.
 //!
 //! No message of this module has a value in it.
 
@@ -143,7 +143,8 @@ impl Watched {
         self.changes.subscribe()
     }
 
-    /// Waits until an object has changed since `changes` saw the last change, or until it is known whether another one exists.
+    /// Waits until an object has changed since `changes` saw the last change, or until it is known whether another one
+    /// exists.
     ///
     /// # Cancellation
     /// Safe.

@@ -1,7 +1,8 @@
 //! The sandbox: loads WebAssembly components and calls them.
 //!
-//! Owns everything that knows the engine: compiling, linking, limits, deadlines, and the contract's types. It knows objects and manifests
-//! from `pilothouse-core`, and nothing of files, informers or the API server. A caller passes what a guest may reach as [`Imports`].
+//! Owns everything that knows the engine: compiling, linking, limits, deadlines, and the contract's types. It knows
+//! objects and manifests from `pilothouse-core`, and nothing of files, informers or the API server. A caller passes
+//! what a guest may reach as [`Imports`].
 //!
 //! ```text
 //! file ── Engine::load ──► Compiled ── link ──► Linked ── describe(config) ──► Revision ── reconcile ──► Outcome
@@ -33,8 +34,8 @@
 //! | children, outcome, object, keys of a mapping | [`MAX_CHILDREN`], [`MAX_OUTCOME`], [`MAX_OBJECT`], [`MAX_KEYS`] | [`CallError::Answer`] |
 //! | log | the bounds of [`LogLine`] | cut |
 //!
-//! A reused instance may hold half of [`Limits::memory`] between calls. The callers bound how often a plugin is called, and how much it
-//! logs over many calls.
+//! A reused instance may hold half of [`Limits::memory`] between calls. The callers bound how often a plugin is called,
+//! and how much it logs over many calls.
 
 mod contract;
 mod limits;
@@ -90,13 +91,14 @@ pub use run::{
 };
 pub use tier::Tier;
 
-/// The largest file that is compiled, in bytes. A plugin in Rust has 0.6 to 1.2 MB, one with an embedded interpreter 12 to 20 MB.
+/// The largest file that is compiled, in bytes. A plugin in Rust has 0.6 to 1.2 MB, one with an embedded interpreter 12
+/// to 20 MB.
 pub const MAX_FILE: usize = 64 << 20;
 
 /// The most bytes that a guest may pass to the host at once, as arguments of an import or as an outcome.
 ///
-/// Ten times what the API server accepts in a request (3 MiB). It bounds what the host copies. That may be more than the guest's memory,
-/// because many strings may share one place.
+/// Ten times what the API server accepts in a request (3 MiB). It bounds what the host copies. That may be more than
+/// the guest's memory, because many strings may share one place.
 pub const MAX_TRANSFER: usize = 32 << 20;
 
 #[cfg(test)]

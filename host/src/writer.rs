@@ -1,7 +1,8 @@
 //! Carries out the outcome of a reconcile: writes children and status, and deletes what is no longer a child.
 //!
-//! Every write passes the plugin's grants and its [`Fence`], and names the plugin's field manager. A write that would change nothing, as the
-//! cache shows, is skipped. The server's answer enters the cache before the call returns (invariants 3 and 7).
+//! Every write passes the plugin's grants and its [`Fence`], and names the plugin's field manager. A write that would
+//! change nothing, as the cache shows, is skipped. The server's answer enters the cache before the call returns
+//! (invariants 3 and 7).
 //!
 //! ```text
 //! outcome ─┬─ settled: nothing
@@ -11,11 +12,12 @@
 //! children that this plugin applied − desired ─► delete
 //! ```
 //!
-//! The cluster itself holds the inventory. A child is the plugin's if its controlling owner reference names the reconciled object's uid, and
-//! its managedFields name the plugin's field manager. So the inventory survives restarts, and nothing else is ever deleted.
+//! The cluster itself holds the inventory. A child is the plugin's if its controlling owner reference names the
+//! reconciled object's uid, and its managedFields name the plugin's field manager. So the inventory survives restarts,
+//! and nothing else is ever deleted.
 //!
-//! The cache lags behind the server. So each write to a child names the version that it was decided on (`Basis`), and the server rejects it
-//! if the child has another. The host then reads the child's metadata once, and decides again:
+//! The cache lags behind the server. So each write to a child names the version that it was decided on (`Basis`), and
+//! the server rejects it if the child has another. The host then reads the child's metadata once, and decides again:
 //!
 //! ```text
 //! the cache shows     the write is good for     409
@@ -23,8 +25,8 @@
 //! version 7           version 7 ──────────────┴► GET its metadata ─► ours: again, for its version │ not ours: refused, left alone
 //! ```
 //!
-//! While the watch of an owned kind is down, its children are unknown ([`Lapse`](crate::informer::Lapse)). They are applied, as the server
-//! checks each. None is deleted, and the reconcile fails with the reason.
+//! While the watch of an owned kind is down, its children are unknown ([`Lapse`](crate::informer::Lapse)). They are
+//! applied, as the server checks each. None is deleted, and the reconcile fails with the reason.
 
 mod apply;
 mod basis;

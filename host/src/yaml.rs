@@ -1,4 +1,5 @@
-//! Reads the administrator's files: YAML with the values that Kubernetes reads (`0644` is 420, `yes` is true). No key may come twice.
+//! Reads the administrator's files: YAML with the values that Kubernetes reads (`0644` is 420, `yes` is true). No key
+//! may come twice.
 
 use pilothouse_apiserver::yaml;
 use serde::de::DeserializeOwned;

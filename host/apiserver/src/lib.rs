@@ -2,8 +2,8 @@
 //!
 //! It serves `kubectl` and client libraries over HTTP like kube-apiserver: discovery, OpenAPI, lists, watches, all four
 //! patches, custom resources, finalizers and garbage collection. It has no authentication and no controllers other than
-//! garbage collection. It calls admission and conversion webhooks over HTTPS. Its data is never on disk and ends with the
-//! [`Server`] value.
+//! garbage collection. It calls admission and conversion webhooks over HTTPS. Its data is never on disk and ends with
+//! the [`Server`] value.
 //!
 //! ```text
 //!  request ─► handle ─► request (path, query) ─► rest (create, update, patch, delete, list) ─► storage ─► log ─► watch

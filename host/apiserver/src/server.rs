@@ -77,7 +77,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// Returns the path of an object, or of all objects if `name` is empty. The namespace of a cluster-scoped kind is ignored.
+    /// Returns the path of an object, or of all objects if `name` is empty. The namespace of a cluster-scoped kind is
+    /// ignored.
     #[must_use]
     pub fn path(&self, namespace: &str, name: &str) -> String {
         let Self { path, plural, .. } = self;
@@ -102,7 +103,8 @@ impl Server {
         Self::with_clock(Timestamp::now)
     }
 
-    /// Creates a new cluster as [`new`](Self::new) does. `clock` tells the time that objects are created, written and deleted at.
+    /// Creates a new cluster as [`new`](Self::new) does. `clock` tells the time that objects are created, written and
+    /// deleted at.
     #[must_use]
     pub fn with_clock(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let server = Self::bare(Arc::new(Registry::builtin()), Clock(Box::new(clock)));
@@ -113,7 +115,8 @@ impl Server {
         server
     }
 
-    /// Creates a cluster with the data of a snapshot, which may be another server's. This is much quicker than to make the same data again.
+    /// Creates a cluster with the data of a snapshot, which may be another server's. This is much quicker than to make
+    /// the same data again.
     #[must_use]
     pub fn from_snapshot(snapshot: &Snapshot, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let server = Self::bare(Arc::clone(&snapshot.registry), Clock(Box::new(clock)));

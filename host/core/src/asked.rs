@@ -1,13 +1,15 @@
 //! Watches that reconciles ask for at run time (`outcome.watches`).
 //!
-//! Owns which key asks for which watch, and which keys must learn that a watch is ready or refused. The host leases the caches.
+//! Owns which key asks for which watch, and which keys must learn that a watch is ready or refused. The host leases the
+//! caches.
 //!
 //! ```text
 //! outcome of a key ─► replace ─► watches, by the first ask ─► host: leases, readiness ─► settle ─► keys to wake
 //! ```
 //!
 //! - A watch is kept while any key asks for it. Equal watches of several keys are one.
-//! - A key is woken once for each of its watches: when the watch is ready, or refused. It is woken again if that changes.
+//! - A key is woken once for each of its watches: when the watch is ready, or refused. It is woken again if that
+//!   changes.
 //!
 //! ```
 //! use pilothouse_core::{asked::{Asked, Answer}, budget::Budget, key::{Key, TypeMeta}, manifest::Watch};
@@ -38,7 +40,8 @@ use crate::{
     object::Keep,
 };
 
-/// Largest number of watches of one key. A reconcile that asks for more should list less, or watch a kind in its manifest.
+/// Largest number of watches of one key. A reconcile that asks for more should list less, or watch a kind in its
+/// manifest.
 pub const MAX_ASKED: usize = 64;
 
 /// Bytes of all watches that the keys of a plugin ask for: some thousand keys with a few watches each.

@@ -1,7 +1,7 @@
 //! Changes that wait to be delivered to a plugin, to its `map` and its `observe`.
 //!
-//! Owns their order, the merging of several changes of one object, and the retries of failed batches. The host calls the plugin and
-//! bounds the cost of a call.
+//! Owns their order, the merging of several changes of one object, and the retries of failed batches. The host calls
+//! the plugin and bounds the cost of a call.
 //!
 //! ```text
 //! change ─► push ─► waiting, by arrival ─► take ─► in flight ─┬─ done ───► over
@@ -9,12 +9,14 @@
 //!                      └───┴──────────────────────────────────┴─ failed ─► merged, alone, after a delay
 //! ```
 //!
-//! Changes that failed and are due take turns with untried ones, in the order in which they became due. So neither waits for ever.
+//! Changes that failed and are due take turns with untried ones, in the order in which they became due. So neither
+//! waits for ever.
 //!
-//! There is one entry for each object, and at most one call about an object at a time: changes that come during the call wait.
-//! Several changes of an object are delivered as one, from the state before the first to the state after the last. An object that was
-//! added and deleted meanwhile is delivered as deleted, in its last known state. So every state that a plugin received is the `old` of
-//! the next delivery, and the objects to which it mapped that state are mapped again.
+//! There is one entry for each object, and at most one call about an object at a time: changes that come during the
+//! call wait. Several changes of an object are delivered as one, from the state before the first to the state after the
+//! last. An object that was added and deleted meanwhile is delivered as deleted, in its last known state. So every
+//! state that a plugin received is the `old` of the next delivery, and the objects to which it mapped that state are
+//! mapped again.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -57,8 +59,9 @@ use crate::{
 /// Delays after failed calls: those of the workqueue, because keys wait behind them.
 pub const MAPPER: Limits = Limits { base: Duration::from_millis(5), cap: Duration::from_secs(1000) };
 
-/// Largest number of gone objects that wait for delivery: as many as a large cluster has Pods. Entries of existing objects are bounded by
-/// the cache. Gone ones would accumulate if names are not reused and the plugin fails every call.
+/// Largest number of gone objects that wait for delivery: as many as a large cluster has Pods. Entries of existing
+/// objects are bounded by the cache. Gone ones would accumulate if names are not reused and the plugin fails every
+/// call.
 pub const MAX_GONE: usize = 100_000;
 
 /// Largest sum of bytes of gone objects: the cache no longer holds them.
@@ -92,7 +95,8 @@ impl Default for Vanished {
 pub struct Pending {
     /// The kind.
     pub of: TypeMeta,
-    /// The state before the first change; `None` if there was no object. For an object that came and went, its last known state.
+    /// The state before the first change; `None` if there was no object. For an object that came and went, its last
+    /// known state.
     pub old: Option<Arc<Object>>,
     /// The state after the last change; `None` if the object is gone.
     pub new: Option<Arc<Object>>,
@@ -276,8 +280,8 @@ impl Backlog {
         self.drop_beyond_bound();
     }
 
-    /// Takes the next batch: up to `most` objects and about `most_bytes`, at least one object. A failed change is taken alone. Returns
-    /// `None` if nothing is ready.
+    /// Takes the next batch: up to `most` objects and about `most_bytes`, at least one object. A failed change is taken
+    /// alone. Returns `None` if nothing is ready.
     pub fn take(&mut self, now: Duration, most: usize, most_bytes: usize) -> Option<Batch> {
         while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
             let (since, subject) = entry.remove_entry();
@@ -330,7 +334,8 @@ impl Backlog {
         }
     }
 
-    /// Ends a batch whose call failed at `now`. Each change is retried alone, merged with later ones, after its own delay.
+    /// Ends a batch whose call failed at `now`. Each change is retried alone, merged with later ones, after its own
+    /// delay.
     pub fn failed(&mut self, batch: Batch, now: Duration) {
         for subject in batch.subjects {
             let Some(delivery) = self.land(&subject) else { continue };

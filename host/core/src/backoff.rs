@@ -1,11 +1,11 @@
 //! How long to wait after a failure.
 //!
-//! Owns the arithmetic of doubling delays. [`Limits`] is for callers that count failures themselves, as the workqueue does per key.
-//! [`Backoff`] is for one connection that fails and recovers; its jitter keeps many that fail together from returning together. The
-//! driver waits.
+//! Owns the arithmetic of doubling delays. [`Limits`] is for callers that count failures themselves, as the workqueue
+//! does per key. [`Backoff`] is for one connection that fails and recovers; its jitter keeps many that fail together
+//! from returning together. The driver waits.
 //!
-//! A delay that returns to its base after any small success never grows against a server that accepts a connection and then breaks it.
-//! So [`Backoff`] returns to its base only after a healthy period:
+//! A delay that returns to its base after any small success never grows against a server that accepts a connection and
+//! then breaks it. So [`Backoff`] returns to its base only after a healthy period:
 //!
 //! ```
 //! use pilothouse_core::backoff::{Backoff, RECONNECT};
@@ -64,8 +64,8 @@ pub const COSTLY: Policy = Policy {
     healthy_after: Duration::from_secs(120),
 };
 
-/// For a kind that the server does not serve: with jitter from 0.5 to 30 s. The driver ends the wait when a definition appears. A kind that
-/// comes and goes within 10 s counts as absent.
+/// For a kind that the server does not serve: with jitter from 0.5 to 30 s. The driver ends the wait when a definition
+/// appears. A kind that comes and goes within 10 s counts as absent.
 pub const ABSENT: Policy = Policy {
     limits: Limits { base: Duration::from_millis(500), cap: Duration::from_secs(15) },
     healthy_after: Duration::from_secs(10),
@@ -108,8 +108,8 @@ impl Backoff {
     }
 }
 
-/// Pseudo-random numbers for jitter: SplitMix64 (Steele, Lea, Flood 2014). Good enough to spread requests, and useless against an
-/// adversary.
+/// Pseudo-random numbers for jitter: SplitMix64 (Steele, Lea, Flood 2014). Good enough to spread requests, and useless
+/// against an adversary.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

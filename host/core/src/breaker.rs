@@ -1,9 +1,10 @@
 //! Limits how often one object is reconciled, and records what wakes it.
 //!
-//! Two writers may fight over a field, a reconcile may write something different each time, or a plugin may ask to be called again at
-//! once. Each makes endless work for one key, and requests to the API server. A breaker lets a key through at the [rate](RATE) of a
-//! legitimately busy one, and opens when more is asked for. It then lets the key through [now and then](OPEN) until the key has calmed
-//! down, and names its main cause. The driver delays keys and informs people.
+//! Two writers may fight over a field, a reconcile may write something different each time, or a plugin may ask to be
+//! called again at once. Each makes endless work for one key, and requests to the API server. A breaker lets a key
+//! through at the [rate](RATE) of a legitimately busy one, and opens when more is asked for. It then lets the key
+//! through [now and then](OPEN) until the key has calmed down, and names its main cause. The driver delays keys and
+//! informs people.
 //!
 //! ```text
 //!            more than RATE is asked for
@@ -17,8 +18,9 @@
 //! forget()        ─► drops keys that have their whole rate again
 //! ```
 //!
-//! Memory is bounded by the recently reconciled keys. Keys that have their whole [rate](RATE) again are dropped when the number of keys
-//! has doubled since the last time, and when the driver has time ([`Breaker::forget`]). Causes are counted for [busy](BUSY) keys only.
+//! Memory is bounded by the recently reconciled keys. Keys that have their whole [rate](RATE) again are dropped when
+//! the number of keys has doubled since the last time, and when the driver has time ([`Breaker::forget`]). Causes are
+//! counted for [busy](BUSY) keys only.
 //!
 //! ```
 //! use pilothouse_core::breaker::{Breaker, OPEN, RATE};
@@ -42,8 +44,9 @@ use hashbrown::HashMap;
 
 use crate::rate::Rate;
 
-/// How often one key may be reconciled. The burst is more than a rollout of a large object needs; the long-run rate is more than an object
-/// with many writers needs. A fight runs as fast as the API server answers, a hundred times a second or more.
+/// How often one key may be reconciled. The burst is more than a rollout of a large object needs; the long-run rate is
+/// more than an object with many writers needs. A fight runs as fast as the API server answers, a hundred times a
+/// second or more.
 pub const RATE: Rate = Rate { burst: 60, every: Duration::from_millis(100) };
 
 /// Interval of reconciles while the breaker is open: acceptable for the object, and it makes a fight cheap.
@@ -177,8 +180,8 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
         None
     }
 
-    /// Drops keys that have their whole rate again, and their memory. Call it now and then: keys that are never reconciled again are
-    /// found in no other way.
+    /// Drops keys that have their whole rate again, and their memory. Call it now and then: keys that are never
+    /// reconciled again are found in no other way.
     pub fn forget(&mut self, now: Duration) {
         self.entries.retain(|_, entry| entry.used > now || entry.open().is_some());
         self.sweep_at = SWEEP.max(2 * self.entries.len());
@@ -269,7 +272,8 @@ impl<C: Clone + Eq> Busy<C> {
         }
     }
 
-    /// Counts a cause as Misra and Gries do: a cause of more than a ninth of the wakes is always among the counted ones.
+    /// Counts a cause as Misra and Gries do: a cause of more than a ninth of the wakes is always among the counted
+    /// ones.
     fn count(&mut self, cause: C) {
         self.wakes += 1;
         if self.remembered >= REMEMBERED {

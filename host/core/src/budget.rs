@@ -1,7 +1,7 @@
 //! One bound for the sum of several buffers.
 //!
-//! A plugin has many buffers, some of them per controller. A [`Budget`] bounds the sum; each buffer reports its size through a [`Share`],
-//! and decides itself what to do when the sum is too large.
+//! A plugin has many buffers, some of them per controller. A [`Budget`] bounds the sum; each buffer reports its size
+//! through a [`Share`], and decides itself what to do when the sum is too large.
 //!
 //! ```
 //! use pilothouse_core::budget::Budget;

@@ -1,7 +1,7 @@
 //! Compresses texts of one kind: zstd with a dictionary that is trained on some of them.
 //!
-//! Objects of a kind share most of their words, and each is too short for a compressor to learn them. A dictionary holds these words. It
-//! is needed to unpack, so each packed text holds an `Arc` of its dictionary.
+//! Objects of a kind share most of their words, and each is too short for a compressor to learn them. A dictionary
+//! holds these words. It is needed to unpack, so each packed text holds an `Arc` of its dictionary.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -26,12 +26,12 @@ use std::{cell::RefCell, fmt};
 
 use zstd_safe::{CCtx, CDict, DCtx, DDict};
 
-/// The level of zstd. On varied manifests, level 1 takes four fifths of the time and a tenth more space; level 6 takes four times as long and
-/// saves as much.
+/// The level of zstd. On varied manifests, level 1 takes four fifths of the time and a tenth more space; level 6 takes
+/// four times as long and saves as much.
 const LEVEL: i32 = 3;
 
-/// The largest dictionary in bytes. Varied manifests and API descriptions pack best, and unpack fastest, with 32 kB. With 16 kB or 64 kB they
-/// take a tenth more. The tables of both directions are fifteen times as large.
+/// The largest dictionary in bytes. Varied manifests and API descriptions pack best, and unpack fastest, with 32 kB.
+/// With 16 kB or 64 kB they take a tenth more. The tables of both directions are fifteen times as large.
 const LARGEST: usize = 32 << 10;
 
 /// zstd's advice: samples a hundred times as long as the dictionary, and at least a tenth of that.
@@ -60,8 +60,8 @@ thread_local! {
 impl Dictionary {
     /// Trains a dictionary on the first 3.2 MB of `samples`. Takes up to a second.
     ///
-    /// Too few samples, or samples without common words, give an empty dictionary: each text is then packed by itself. Returns `None` if
-    /// memory does not suffice.
+    /// Too few samples, or samples without common words, give an empty dictionary: each text is then packed by itself.
+    /// Returns `None` if memory does not suffice.
     pub fn train<S: AsRef<str>>(samples: impl IntoIterator<Item = S>) -> Option<Self> {
         let (mut joined, mut lengths) = (Vec::new(), Vec::new());
         for sample in samples {
@@ -99,7 +99,8 @@ impl Dictionary {
         Some(packed.into())
     }
 
-    /// Returns the text that was packed. Returns `None` for anything that this dictionary did not pack, and if memory does not suffice.
+    /// Returns the text that was packed. Returns `None` for anything that this dictionary did not pack, and if memory
+    /// does not suffice.
     pub(crate) fn unpack(&self, packed: &[u8]) -> Option<String> {
         let mut text = Vec::new();
         text.try_reserve_exact(Self::unpacked_len(packed)).ok()?;

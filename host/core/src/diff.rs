@@ -1,9 +1,9 @@
 //! Decides whether an apply would change anything, so that a reconcile that changes nothing sends no request.
 //!
-//! A server-side apply states two things: these fields have these values, and this manager owns exactly these fields. It changes
-//! nothing if every value is already so and the field set of the manager's last apply names the same fields. The host keeps the
-//! field sets of its own managers beside each cached object ([`Object::applied`]). So it can decide without a request, even right
-//! after a restart.
+//! A server-side apply states two things: these fields have these values, and this manager owns exactly these fields.
+//! It changes nothing if every value is already so and the field set of the manager's last apply names the same fields.
+//! The host keeps the field sets of its own managers beside each cached object ([`Object::applied`]). So it can decide
+//! without a request, even right after a restart.
 //!
 //! ```text
 //! desired                      owned (fieldsV1)                     live
@@ -12,28 +12,31 @@
 //!                                                                     size: small      another writer's, not compared
 //! ```
 //!
-//! The field set carries what a schema would tell. `f:` is a member of a map, `k:` an element of an associative list, and `v:` an
-//! element of a set. `{}` is a leaf, owned as a whole: a scalar, or an atomic map or list. The walk descends all three at once.
+//! The field set carries what a schema would tell. `f:` is a member of a map, `k:` an element of an associative list,
+//! and `v:` an element of a set. `{}` is a leaf, owned as a whole: a scalar, or an atomic map or list. The walk
+//! descends all three at once.
 //!
 //! # Guarantees
 //!
-//! [`holds`] never returns `true` if an apply would change a value. One exception: a null that was applied and is absent counts as
-//! equal, since the server drops nulls that a schema does not allow. It returns `false` where only the server could decide. That
-//! costs one request that changes nothing, whose answer is remembered ([`Object::settle`]). These are:
+//! [`holds`] never returns `true` if an apply would change a value. One exception: a null that was applied and is
+//! absent counts as equal, since the server drops nulls that a schema does not allow. It returns `false` where only the
+//! server could decide. That costs one request that changes nothing, whose answer is remembered ([`Object::settle`]).
+//! These are:
 //!
-//! - values that the server stores in another form: defaults inside an atomic map or list, quantities (`1000m` becomes `1`),
-//!   `stringData`, zero values that built-in kinds omit;
+//! - values that the server stores in another form: defaults inside an atomic map or list, quantities (`1000m` becomes
+//!   `1`), `stringData`, zero values that built-in kinds omit;
 //! - a desired empty map or null where another writer has a value;
 //! - a desired empty list where another writer has a value, or, unless the kind is built in, where there is none;
 //! - sets of non-scalar elements, and lists in which the live object repeats a desired element.
 //!
-//! For the first of these there is [`is_untouched`], which does not compare values that the server may store in another form. It
-//! relies on a rule: another writer's change of a value takes the field out of this manager's field set. The caller must know
-//! that `desired` is the text of this manager's last apply.
+//! For the first of these there is [`is_untouched`], which does not compare values that the server may store in another
+//! form. It relies on a rule: another writer's change of a value takes the field out of this manager's field set. The
+//! caller must know that `desired` is the text of this manager's last apply.
 //!
-//! Ownership is as exact, except for two cases that no field set can distinguish. A leaf is either atomic, or was an empty map or a
-//! null when it was applied. And no field set names an empty list unless it is atomic. If another writer has put the desired
-//! value there, an apply would only add this manager as a second owner, and is not sent. It is sent once the value differs.
+//! Ownership is as exact, except for two cases that no field set can distinguish. A leaf is either atomic, or was an
+//! empty map or a null when it was applied. And no field set names an empty list unless it is atomic. If another writer
+//! has put the desired value there, an apply would only add this manager as a second owner, and is not sent. It is sent
+//! once the value differs.
 //!
 //! The writer decides whether an object may be taken over, and sends.
 
@@ -49,21 +52,21 @@ use self::{
 };
 use crate::object::{Object, Subresource};
 
-/// Members of `metadata` that are the object's identity or the server's own. They are never in field sets (`stripMeta` of the API
-/// server's field manager), so an apply that repeats them changes nothing.
+/// Members of `metadata` that are the object's identity or the server's own. They are never in field sets (`stripMeta`
+/// of the API server's field manager), so an apply that repeats them changes nothing.
 const IDENTITY: [&str; 8] =
     ["name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "selfLink", "managedFields"];
 
-/// Returns `true` if a server-side apply of `desired` by `manager` would change nothing: the live object has every desired value,
-/// and `manager` owns exactly these fields since its last apply.
+/// Returns `true` if a server-side apply of `desired` by `manager` would change nothing: the live object has every
+/// desired value, and `manager` owns exactly these fields since its last apply.
 ///
-/// `desired` is what the apply would send: a whole object, or for [`Subresource::Status`] an object with `status`. For a kind with a
-/// status subresource the server ignores `status` in an apply of the object, so leave it out.
+/// `desired` is what the apply would send: a whole object, or for [`Subresource::Status`] an object with `status`. For
+/// a kind with a status subresource the server ignores `status` in an apply of the object, so leave it out.
 ///
 /// # Guarantees
 ///
-/// Never panics, whatever the texts. Returns `false` for field sets nested deeper than serde_json's limit of 128. Time and memory are
-/// linear in the three texts.
+/// Never panics, whatever the texts. Returns `false` for field sets nested deeper than serde_json's limit of 128. Time
+/// and memory are linear in the three texts.
 pub fn holds(live: &Object, manager: &str, subresource: Option<Subresource>, desired: &Value) -> bool {
     let rules = Rules { values: Values::Same, built_in: is_built_in(&live.type_meta().api_version) };
     // A manager that owns nothing has no field set.
@@ -72,8 +75,8 @@ pub fn holds(live: &Object, manager: &str, subresource: Option<Subresource>, des
 
 /// Returns `true` if no other writer has changed what `manager` applied, and `desired` is the text of that apply.
 ///
-/// The caller must ensure the second part, for instance by a digest that was applied with the text. `metadata` is compared as in
-/// [`holds`]. Elsewhere the walk compares what is owned, and the order of lists:
+/// The caller must ensure the second part, for instance by a digest that was applied with the text. `metadata` is
+/// compared as in [`holds`]. Elsewhere the walk compares what is owned, and the order of lists:
 ///
 /// - Built-in kinds: values are not compared. The server stores quantities, times and empty values in its own form.
 /// - Other kinds: atomic maps and lists may have members from defaults. Everything else must be equal.
@@ -90,8 +93,8 @@ pub fn is_untouched(live: &Object, manager: &str, desired: &Value) -> bool {
 
 /// Groups with a dot in their name whose kinds are part of kube-apiserver.
 ///
-/// Groups with maps of structs are left out (`apiextensions.k8s.io`, `resource.k8s.io`): in a field set, an entry of such a map that
-/// lost its members looks like an atomic value.
+/// Groups with maps of structs are left out (`apiextensions.k8s.io`, `resource.k8s.io`): in a field set, an entry of
+/// such a map that lost its members looks like an atomic value.
 const BUILT_IN: [&str; 14] = [
     "admissionregistration.k8s.io",
     "apiregistration.k8s.io",
@@ -109,7 +112,8 @@ const BUILT_IN: [&str; 14] = [
     "storage.k8s.io",
 ];
 
-/// Returns `true` if the kind's type is a Go struct of kube-apiserver. The group of a CustomResourceDefinition must have a dot.
+/// Returns `true` if the kind's type is a Go struct of kube-apiserver. The group of a CustomResourceDefinition must
+/// have a dot.
 fn is_built_in(api_version: &str) -> bool {
     match api_version.split_once('/') {
         None => true,
@@ -211,7 +215,8 @@ fn member(rules: Rules, owned: Option<&Fields<'_>>, desired: &Value, live: Optio
     match owned {
         Some(owned) => node(rules, owned, desired, live),
         None if rules.is_no_list(desired, live) => true,
-        // Nothing in it is owned, so it can only consist of empty lists. Equal as a whole, since it may be part of an atomic value.
+        // Nothing in it is owned, so it can only consist of empty lists. Equal as a whole, since it may be part of an
+        // atomic value.
         None => of_empty_lists(desired) && live.is_some_and(|live| same(desired, live)),
     }
 }
@@ -228,11 +233,12 @@ fn node(rules: Rules, owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_
     // A built-in kind omits structs and lists of which only empty values were applied.
     let is_left_out = rules.values == Values::Any && live.is_none();
     match (owned, desired, live) {
-        // Owned and absent: the server drops nulls where they are not allowed. A removal by another writer would have removed
-        // the field from this manager's set too.
+        // Owned and absent: the server drops nulls where they are not allowed. A removal by another writer would have
+        // removed the field from this manager's set too.
         (Fields::Leaf, Value::Null, None) => true,
         (Fields::Leaf, desired, live) if rules.is_no_list(desired, live) => true,
-        // If the value is not atomic, the apply would own nothing in it, and give up the empty map or null that made it a leaf.
+        // If the value is not atomic, the apply would own nothing in it, and give up the empty map or null that made it
+        // a leaf.
         (Fields::Leaf, Value::Object(_), _) if of_empty_lists(desired) && rules.values == Values::Same => false,
         (Fields::Leaf, desired, live) => rules.agree(desired, live),
         (Fields::Members(owned), Value::Object(desired), live) if is_left_out || matches!(live, Some(Tree::Map(_))) => {
@@ -251,8 +257,8 @@ fn node(rules: Rules, owned: &Fields<'_>, desired: &Value, live: Option<&Tree<'_
     }
 }
 
-/// Returns `true` if the desired elements are exactly the owned ones, and the live list has them once, in the same relative order (an
-/// apply would reorder them).
+/// Returns `true` if the desired elements are exactly the owned ones, and the live list has them once, in the same
+/// relative order (an apply would reorder them).
 fn associative(rules: Rules, keys: &[String], owned: &[Element<'_>], desired: &[Value], live: &[Tree<'_>]) -> bool {
     let mut by_key = HashMap::with_capacity(owned.len());
     for element in owned {

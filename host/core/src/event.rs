@@ -2,9 +2,9 @@
 //!
 //! - [`Event`] is an Event of a plugin, within the bounds of the contract.
 //! - [`KeyEvents`] decides when the Events of an outcome are written, and which repeat an earlier one.
-//! - [`Correlator`] counts, combines and drops Events. Its limits are client-go's. A repeated report within [ten minutes](SAME) only
-//!   increases a count. More than [ten](SIMILAR) different messages for one reason are combined. An object gets [25 at once](RATE) from
-//!   one source, then one each five minutes.
+//! - [`Correlator`] counts, combines and drops Events. Its limits are client-go's. A repeated report within [ten
+//!   minutes](SAME) only increases a count. More than [ten](SIMILAR) different messages for one reason are combined. An
+//!   object gets [25 at once](RATE) from one source, then one each five minutes.
 //!
 //! The driver writes the Events.
 //!
@@ -61,8 +61,8 @@ pub struct Act {
 
 /// The reports of type `R` about objects of type `O`.
 ///
-/// `O` names the source of the report, too. So one source does not use up the rate of another. `R` is the reason of a report, with its
-/// level.
+/// `O` names the source of the report, too. So one source does not use up the rate of another. `R` is the reason of a
+/// report, with its level.
 #[derive(Debug)]
 pub struct Correlator<O, R> {
     hasher: DefaultHashBuilder,

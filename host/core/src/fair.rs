@@ -1,6 +1,7 @@
 //! Decides who runs next when many share a few threads: weighted fair queueing by used time.
 //!
-//! Owns accounts, their shares and their waiting tasks. Knows neither threads nor clocks: the caller runs a task and reports its time.
+//! Owns accounts, their shares and their waiting tasks. Knows neither threads nor clocks: the caller runs a task and
+//! reports its time.
 //!
 //! ```text
 //! push(account, flow, task) ─┬─ flow ─┐ in turns
@@ -11,16 +12,18 @@
 //! ```
 //!
 //! # Guarantees
-//! - **Fairness.** While two accounts have work, one's use, divided by its weight, exceeds the other's by at most one turn of its tasks
-//!   plus its saved credit. Ten thousand tasks of one account do not delay the first of another.
-//! - **Bounded credit.** An idle account accumulates credit up to [`SAVED`]; an account that is throttled by its cap accumulates none.
-//!   When it becomes runnable, it runs ahead of accounts without credit until the credit is used, and at its fair share from then on.
-//! - **Flows.** Within one account, flows take turns: ten thousand tasks of one flow delay another by at most a turn of each.
+//! - **Fairness.** While two accounts have work, one's use, divided by its weight, exceeds the other's by at most one
+//!   turn of its tasks plus its saved credit. Ten thousand tasks of one account do not delay the first of another.
+//! - **Bounded credit.** An idle account accumulates credit up to [`SAVED`]; an account that is throttled by its cap
+//!   accumulates none. When it becomes runnable, it runs ahead of accounts without credit until the credit is used, and
+//!   at its fair share from then on.
+//! - **Flows.** Within one account, flows take turns: ten thousand tasks of one flow delay another by at most a turn of
+//!   each.
 //! - **Order.** Within one flow, tasks run in the order in which they came.
-//! - **Lanes.** There are two lanes, each with its own threads, and all of the above holds within a lane. An account whose tasks held
-//!   their thread for more than [`HOLDS`] twice moves to the suspect lane. It returns when that is forgotten: after [`SUSPECTED`]
-//!   without another hold, or once its tasks have used [`CLEARED`] times as much time and yielded. Moving saves no credit, and
-//!   excess use moves along.
+//! - **Lanes.** There are two lanes, each with its own threads, and all of the above holds within a lane. An account
+//!   whose tasks held their thread for more than [`HOLDS`] twice moves to the suspect lane. It returns when that is
+//!   forgotten: after [`SUSPECTED`] without another hold, or once its tasks have used [`CLEARED`] times as much time
+//!   and yielded. Moving saves no credit, and excess use moves along.
 //! - **Work conserving.** A task waits only for the threads of its lane, unless its account has used up its cap.
 //!
 //! ```
@@ -44,22 +47,24 @@ use std::{
     time::Duration,
 };
 
-/// Period of a cap: an account may use up at once what it left unused in this time. Equals the period of the kernel's CPU limits.
+/// Period of a cap: an account may use up at once what it left unused in this time. Equals the period of the kernel's
+/// CPU limits.
 pub const BURST: Duration = Duration::from_millis(100);
 
-/// Largest credit of an account that was idle; longer than most calls. Without it, an account would wait for a turn of every account
-/// with slightly less use each time it yields.
+/// Largest credit of an account that was idle; longer than most calls. Without it, an account would wait for a turn of
+/// every account with slightly less use each time it yields.
 pub const SAVED: Duration = Duration::from_millis(1);
 
-/// A turn that uses more CPU time than this holds its thread. Guests yield every quarter of a millisecond, except while they fill memory
-/// or hand over much data.
+/// A turn that uses more CPU time than this holds its thread. Guests yield every quarter of a millisecond, except while
+/// they fill memory or hand over much data.
 pub const HOLDS: Duration = Duration::from_millis(1);
 
 /// Time for which a hold is remembered.
 pub const SUSPECTED: Duration = Duration::from_secs(10);
 
-/// A hold is forgotten early once the account's tasks have used this many times the held time, and yielded. A task may hold its thread
-/// through no fault of its own: the kernel takes a while for a page, or the machine has given the core away.
+/// A hold is forgotten early once the account's tasks have used this many times the held time, and yielded. A task may
+/// hold its thread through no fault of its own: the kernel takes a while for a page, or the machine has given the core
+/// away.
 pub const CLEARED: u32 = 10;
 
 /// Default weight: that of the kernel's `cpu.weight`.
@@ -222,8 +227,8 @@ enum Stands {
     Capped(Duration),
 }
 
-/// Order among accounts of equal use: first those that were idle, then those without a running task, whose use is not charged yet, then
-/// the one that has waited longest.
+/// Order among accounts of equal use: first those that were idle, then those without a running task, whose use is not
+/// charged yet, then the one that has waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     was_served: bool,
@@ -238,7 +243,8 @@ struct Row {
     ready: BTreeSet<(Weighted, Place, AccountId)>,
     /// Accounts that have used up their cap, and until when.
     capped: BTreeSet<(Duration, AccountId)>,
-    /// The largest use of an account when it last ran: about that of running accounts, apart from those with credit or little work.
+    /// The largest use of an account when it last ran: about that of running accounts, apart from those with credit or
+    /// little work.
     level: Weighted,
 }
 
@@ -386,8 +392,8 @@ impl<T> FairQueue<T> {
         self.accounts.get(&id).is_some_and(|account| account.flows.is_empty() && account.running == 0)
     }
 
-    /// Returns `true` if [`next`](Self::next) would return a task of the account. An account that had used up its cap counts only after
-    /// a call of `next`.
+    /// Returns `true` if [`next`](Self::next) would return a task of the account. An account that had used up its cap
+    /// counts only after a call of `next`.
     pub fn is_next(&self, id: AccountId) -> bool {
         let row = self.accounts.get(&id).map(|account| &self.rows[account.lane() as usize]);
         row.and_then(|row| row.ready.first()).is_some_and(|&(_, _, first)| first == id)
@@ -445,7 +451,8 @@ impl<T> FairQueue<T> {
             row.capped.insert((account.free_at, id));
         } else {
             self.last_number += 1;
-            // Otherwise an account that could not use its share, with a single running task, would have all threads later.
+            // Otherwise an account that could not use its share, with a single running task, would have all threads
+            // later.
             account.begin_at(row.level);
             let place = Place { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
             account.stands = Stands::Ready(place);

@@ -1,7 +1,7 @@
 //! Field paths: names of places in an object, and the values there, read from its JSON text.
 //!
-//! A manifest names a field by a [`FieldPath`]: for an index, for a projection of a list, or to leave it out of the cache. A [`FieldSet`]
-//! holds several paths and finds all of them in one walk over a text, without building a tree.
+//! A manifest names a field by a [`FieldPath`]: for an index, for a projection of a list, or to leave it out of the
+//! cache. A [`FieldSet`] holds several paths and finds all of them in one walk over a text, without building a tree.
 //!
 //! ```text
 //! spec.nodeName                                  members, by their names
@@ -9,8 +9,9 @@
 //! metadata.annotations["example.com/team"]       a name that is not a plain word; ['example.com/team'] means the same
 //! ```
 //!
-//! A plain word consists of ASCII letters and digits, `_`, `-` and `$`. There are no positions (`[0]`), because they change when another
-//! element is removed. A path that finds no member of a name, no object or no array has no values; that is not an error.
+//! A plain word consists of ASCII letters and digits, `_`, `-` and `$`. There are no positions (`[0]`), because they
+//! change when another element is removed. A path that finds no member of a name, no object or no array has no values;
+//! that is not an error.
 //!
 //! ```
 //! use pilothouse_core::field::{FieldPath, FieldSet};

@@ -113,8 +113,8 @@ pub enum LackedBy {
     Administrator,
 }
 
-/// A read or write that is not granted. The message is for the plugin's author and the administrator: it names the access, the
-/// side that does not allow it, and the line to add.
+/// A read or write that is not granted. The message is for the plugin's author and the administrator: it names the
+/// access, the side that does not allow it, and the line to add.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Denied {
     /// The verb.
@@ -152,8 +152,8 @@ impl Grants {
         Self { asked: asked.to_vec(), allowed: Allowed::AllAsked, http: http::HttpGrants::default() }
     }
 
-    /// Grants requests to the servers that are both asked for and allowed. If everything that is asked for is granted, so are these, with
-    /// addresses that are not public.
+    /// Grants requests to the servers that are both asked for and allowed. If everything that is asked for is granted,
+    /// so are these, with addresses that are not public.
     #[must_use]
     pub fn with_http(mut self, asked: &[HttpPermission], allowed: &[HttpRule]) -> Self {
         self.http = http::HttpGrants { asked: asked.to_vec(), rules: allowed.to_vec() };
@@ -167,7 +167,8 @@ impl Grants {
         Self { asked: asked.to_vec(), allowed: self.allowed.clone(), http }
     }
 
-    /// Checks a request to a server outside the API: may the plugin send `method` to the scheme, host and port of `url`?
+    /// Checks a request to a server outside the API: may the plugin send `method` to the scheme, host and port of
+    /// `url`?
     ///
     /// # Errors
     /// [`HttpDenied`] if the manifest does not ask for it or the administrator does not allow it.
@@ -182,11 +183,12 @@ impl Grants {
 
     /// Checks one access.
     ///
-    /// `namespace` is `None` for cluster-scoped objects, and for requests over all namespaces. Both need a permission and a rule
-    /// without namespaces. `name` is `None` for accesses that concern no single object: lists, and creating under a generated
-    /// name. They need a permission and a rule without names.
+    /// `namespace` is `None` for cluster-scoped objects, and for requests over all namespaces. Both need a permission
+    /// and a rule without namespaces. `name` is `None` for accesses that concern no single object: lists, and creating
+    /// under a generated name. They need a permission and a rule without names.
     ///
-    /// For a list that a plugin may read only in part, check each object, and ask [`Self::readable_namespaces`] where to look.
+    /// For a list that a plugin may read only in part, check each object, and ask [`Self::readable_namespaces`] where
+    /// to look.
     ///
     /// # Errors
     /// [`Denied`] if the manifest does not ask for the access or the administrator does not allow it.
@@ -210,7 +212,8 @@ impl Grants {
         })
     }
 
-    /// Returns `true` if the plugin may see this object. Every path by which objects reach a plugin checks this on delivery.
+    /// Returns `true` if the plugin may see this object. Every path by which objects reach a plugin checks this on
+    /// delivery.
     ///
     /// Costs some ten nanoseconds for each permission and rule, and allocates nothing.
     pub fn may_see(&self, of: &TypeMeta, key: &Key) -> bool {
@@ -229,7 +232,8 @@ impl Grants {
         }
     }
 
-    /// Returns what the plugin may read of a kind: the overlap of every permission with every rule. Parts may appear twice.
+    /// Returns what the plugin may read of a kind: the overlap of every permission with every rule. Parts may appear
+    /// twice.
     pub fn readable(&self, of: &TypeMeta) -> Vec<Readable> {
         let reads = |asked: &&Permission| {
             asked.verbs.contains(&Verb::Read) && asked.subresource.is_none() && asked.of.selects(of)
@@ -281,10 +285,11 @@ impl Grants {
         readable.collect()
     }
 
-    /// Returns the scopes of informers that hold the readable part of a watch. If only names are granted, each name is a scope. So
-    /// one Secret needs neither all Secrets in memory nor a role that may list them all.
+    /// Returns the scopes of informers that hold the readable part of a watch. If only names are granted, each name is
+    /// a scope. So one Secret needs neither all Secrets in memory nor a role that may list them all.
     ///
-    /// With more than `most` names, the scopes are the namespaces of these names. Other objects there are held and not shown.
+    /// With more than `most` names, the scopes are the namespaces of these names. Other objects there are held and not
+    /// shown.
     pub fn scopes(&self, watch: &Watch, most: usize) -> Vec<Scope> {
         let mut readable = self.readable_of(watch);
         // Wider ones first, as they cover others.
@@ -336,8 +341,8 @@ impl Grants {
         self.asked.iter().flat_map(|asked| refused_of(asked, rules)).collect()
     }
 
-    /// Returns the blocks `grants:` and `http:` that allow everything that is asked for, to paste into the administrator's file. Ends with
-    /// a line break.
+    /// Returns the blocks `grants:` and `http:` that allow everything that is asked for, to paste into the
+    /// administrator's file. Ends with a line break.
     pub fn yaml(manifest: &Manifest) -> String {
         let mut yaml = Self::yaml_of(&manifest.permissions);
         if !manifest.http.is_empty() {

@@ -1,8 +1,9 @@
 //! Decides which informers run for the requests to the cache: one copy of each object, as far as that can be proved.
 //!
-//! Owns the identity of an informer, and when one [covers](InformerKey::covers) another. A [`Filter`] then shows the narrower one out of
-//! the wider one, with objects cut to the request. [`plan`] finds the fewest informers for a set of requests, and [`bounded`] limits
-//! what one plugin may cause. The host starts and stops informers, and moves leases between them.
+//! Owns the identity of an informer, and when one [covers](InformerKey::covers) another. A [`Filter`] then shows the
+//! narrower one out of the wider one, with objects cut to the request. [`plan`] finds the fewest informers for a set of
+//! requests, and [`bounded`] limits what one plugin may cause. The host starts and stops informers, and moves leases
+//! between them.
 //!
 //! ```text
 //! asked for                            run
@@ -78,8 +79,9 @@ impl InformerKey {
         (of, namespace, labels, fields) == (&other.of, &other.namespace, &other.labels, &other.fields)
     }
 
-    /// Returns `true` if an informer of this key holds every object of `narrower`, with all that is kept of them there, and can tell
-    /// which these are. Returns `false` if that cannot be proved: of fields, only name and namespace are known here.
+    /// Returns `true` if an informer of this key holds every object of `narrower`, with all that is kept of them there,
+    /// and can tell which these are. Returns `false` if that cannot be proved: of fields, only name and namespace are
+    /// known here.
     pub fn covers(&self, narrower: &Self) -> bool {
         let (own, other) = (self.fields.requirements(), narrower.fields.requirements());
         self.of == narrower.of
@@ -217,8 +219,9 @@ impl Filter {
     }
 }
 
-/// Returns the informers to run for these requests: the widest ones. Each keeps what any request for its objects keeps. A wider one that
-/// is `denied` serves only the requests for its own objects; the ones that it would cover run beside it.
+/// Returns the informers to run for these requests: the widest ones. Each keeps what any request for its objects keeps.
+/// A wider one that is `denied` serves only the requests for its own objects; the ones that it would cover run beside
+/// it.
 ///
 /// Each request is [covered](InformerKey::covers) by a returned informer that is not denied, or by one for the
 /// [same objects](InformerKey::same_objects).
@@ -245,8 +248,9 @@ fn uncovered(joined: &[InformerKey], denied: impl Fn(&InformerKey) -> bool) -> i
     joined.iter().filter(move |key| !is_covered(key))
 }
 
-/// Largest number of one holder's narrow requests that run as separate informers, per kind and scope (a namespace, or all). Each may hold a
-/// copy of the same objects, so a holder causes at most eight copies, and a ninth during a handover.
+/// Largest number of one holder's narrow requests that run as separate informers, per kind and scope (a namespace, or
+/// all). Each may hold a copy of the same objects, so a holder causes at most eight copies, and a ninth during a
+/// handover.
 pub const MAX_NARROW: usize = 8;
 
 /// The same for requests by name. They share no objects, so they cost watches and no copies.
@@ -265,11 +269,13 @@ pub enum Runs {
 
 /// Returns the requests to give to [`plan`] in place of one holder's requests.
 ///
-/// - **Narrow requests are bounded.** If more than [`MAX_NARROW`] requests with selectors, for one kind and scope, do not cover each other,
-///   one wide request replaces them and serves each through a [`Filter`]. The same holds for more than [`MAX_NAMED`] requests by name.
-/// - **A wide informer stays** until only half as many narrow requests remain, so that one that comes and goes changes nothing.
-/// - **While the wide informer is denied**, as many narrow ones as are allowed run beside it, those that already run first. The others
-///   wait for the wide one.
+/// - **Narrow requests are bounded.** If more than [`MAX_NARROW`] requests with selectors, for one kind and scope, do
+///   not cover each other, one wide request replaces them and serves each through a [`Filter`]. The same holds for more
+///   than [`MAX_NAMED`] requests by name.
+/// - **A wide informer stays** until only half as many narrow requests remain, so that one that comes and goes changes
+///   nothing.
+/// - **While the wide informer is denied**, as many narrow ones as are allowed run beside it, those that already run
+///   first. The others wait for the wide one.
 ///
 /// Requests by fields that only the API server can evaluate stay as they are; the check of a manifest bounds them.
 pub fn bounded(mut requests: BTreeSet<InformerKey>, runs: impl Fn(&InformerKey) -> Runs) -> BTreeSet<InformerKey> {

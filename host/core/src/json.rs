@@ -1,13 +1,13 @@
 //! Reads raw JSON without building a tree.
 //!
-//! [`Reader`] walks a text once, forwards. The caller enters objects and arrays and reads the members it needs. It passes over others in
-//! one of two ways:
+//! [`Reader`] walks a text once, forwards. The caller enters objects and arrays and reads the members it needs. It
+//! passes over others in one of two ways:
 //!
-//! - [`Reader::value`] checks every byte against RFC 8259. Everything in the store has passed this check, so that no later reader, guest
-//!   or diff, finds an unreadable text. "Readable" is what `serde_json` reads into a `Value`: at most [`MAX_DEPTH`] levels, no lone
-//!   surrogates, no number beyond an `f64`.
-//! - [`Reader::skip`] only finds the end of a value. It splits a page into items that are checked afterwards, costs less, and is exact on
-//!   valid JSON.
+//! - [`Reader::value`] checks every byte against RFC 8259. Everything in the store has passed this check, so that no
+//!   later reader, guest or diff, finds an unreadable text. "Readable" is what `serde_json` reads into a `Value`: at
+//!   most [`MAX_DEPTH`] levels, no lone surrogates, no number beyond an `f64`.
+//! - [`Reader::skip`] only finds the end of a value. It splits a page into items that are checked afterwards, costs
+//!   less, and is exact on valid JSON.
 //!
 //! Neither recurses, and neither panics on any text.
 //!
@@ -214,8 +214,8 @@ impl<'a> Reader<'a> {
         if self.peek() == Some(b'[') { self.enter() } else { self.unexpected(what, "an array") }
     }
 
-    /// Reads the name of the next member of the entered object. The caller must read its value before the next call. Returns `None` at
-    /// the end of the object, which is then left.
+    /// Reads the name of the next member of the entered object. The caller must read its value before the next call.
+    /// Returns `None` at the end of the object, which is then left.
     pub(crate) fn member(&mut self) -> Result<Option<Text<'a>>> {
         match (self.peek(), self.fresh) {
             (Some(b'}'), _) => {
@@ -239,7 +239,8 @@ impl<'a> Reader<'a> {
         Ok(Some(name))
     }
 
-    /// Returns `true` if the entered array has one more element, which is next. Returns `false` at its end; the array is then left.
+    /// Returns `true` if the entered array has one more element, which is next. Returns `false` at its end; the array
+    /// is then left.
     pub(crate) fn element(&mut self) -> Result<bool> {
         match (self.peek(), self.fresh) {
             (Some(b']'), _) => {
@@ -283,8 +284,8 @@ impl<'a> Reader<'a> {
         Ok(start..self.at)
     }
 
-    /// As [`Reader::value`], for a value that is taken out of the text: enclosing levels do not count towards its depth. Returns `None` if
-    /// it still nests too deep; its inside is then not checked.
+    /// As [`Reader::value`], for a value that is taken out of the text: enclosing levels do not count towards its
+    /// depth. Returns `None` if it still nests too deep; its inside is then not checked.
     pub(crate) fn value_apart(&mut self) -> Result<Option<Range<usize>>> {
         self.peek();
         let start = self.at;
@@ -318,8 +319,8 @@ impl<'a> Reader<'a> {
         compact.into()
     }
 
-    /// Finds the end of one value by its quotes and brackets alone, and returns its text. Exact for valid JSON; for other texts it returns
-    /// some piece, or an error.
+    /// Finds the end of one value by its quotes and brackets alone, and returns its text. Exact for valid JSON; for
+    /// other texts it returns some piece, or an error.
     pub(crate) fn skip(&mut self) -> Result<&'a str> {
         let first = self.peek();
         let (text, start) = (self.bytes(), self.at);

@@ -14,8 +14,8 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-/// A kind of object, by the `apiVersion` and `kind` of the objects. It is one pointer, because every cached object has one; all objects of a
-/// store share the target.
+/// A kind of object, by the `apiVersion` and `kind` of the objects. It is one pointer, because every cached object has
+/// one; all objects of a store share the target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeMeta(Arc<Names>);
 
@@ -53,8 +53,8 @@ impl TypeMeta {
         &*self.kind == "*"
     }
 
-    /// Returns `true` if this is `of`, or a pattern that selects it. A pattern also selects the patterns that select no more than it
-    /// does.
+    /// Returns `true` if this is `of`, or a pattern that selects it. A pattern also selects the patterns that select no
+    /// more than it does.
     ///
     /// ```
     /// # use pilothouse_core::key::TypeMeta;

@@ -1,7 +1,7 @@
 //! The pure part of Pilothouse: store, reflector, routes, workqueue, diff, manifests and grants.
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number. Bytes, times and seeds come in as arguments, and
-//! effects go out as values. The crate `pilothouse` performs them.
+//! Nothing here opens a socket, reads a clock or draws a random number. Bytes, times and seeds come in as arguments,
+//! and effects go out as values. The crate `pilothouse` performs them.
 //!
 //! ```text
 //!  bytes ─► list ─► object ─► store ─► Change ─► route ─► workqueue
@@ -17,8 +17,8 @@
 //! - [`fair`], [`permits`], [`workqueue`]: who runs next
 //! - [`list`], [`object`], [`store`]: objects, from a response's bytes to the cache
 //! - [`informer`], [`reflector`]: what is watched, and how
-//! - [`predicate`], [`manifest`], [`references`], [`grant`], [`series`]: what a plugin asks for, what it may do, and the values of its
-//!   metrics
+//! - [`predicate`], [`manifest`], [`references`], [`grant`], [`series`]: what a plugin asks for, what it may do, and
+//!   the values of its metrics
 //! - [`route`], [`reads`], [`asked`], [`backlog`], [`unjudged`]: from a change to the keys that it wakes
 //! - [`diff`]: what a declared child still needs
 

@@ -1,8 +1,8 @@
 //! The shapes around objects on the wire: list pages, watch lines and `Status`.
 //!
 //! Splits a page into the raw texts of its items, and a line into the raw text of its object. Callers parse these with
-//! [`Object::parse`](crate::object::Object::parse), so that an unreadable object costs only itself. The reflector and its driver cut a
-//! body into lines and act on them.
+//! [`Object::parse`](crate::object::Object::parse), so that an unreadable object costs only itself. The reflector and
+//! its driver cut a body into lines and act on them.
 //!
 //! ```
 //! use pilothouse_core::list::{WatchLine, list_page, watch_line};
@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use crate::json::{ParseError, Reader, excerpt, utf8};
 
-/// The Accept header of a list of `PartialObjectMetadata`: apiVersion, kind and metadata. A server that does not support these sends whole
-/// objects.
+/// The Accept header of a list of `PartialObjectMetadata`: apiVersion, kind and metadata. A server that does not
+/// support these sends whole objects.
 pub const ACCEPT_METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
@@ -98,8 +98,8 @@ impl Status {
         Ok(status)
     }
 
-    /// Describes an HTTP response of status `code` with `body`. Proxies send bodies of their own: of a body that is not a `Status`, the
-    /// first 500 bytes become the message.
+    /// Describes an HTTP response of status `code` with `body`. Proxies send bodies of their own: of a body that is not
+    /// a `Status`, the first 500 bytes become the message.
     pub fn of_response(code: u16, body: &[u8]) -> Self {
         const LONGEST: usize = 500;
         match Self::parse(body) {
@@ -188,8 +188,9 @@ fn raw_items<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, ParseError> {
 
 /// Splits one line of a watch, with or without its newline.
 ///
-/// API servers write `type`, then `object`, and nothing else. In this form, the object is assumed to reach to the end of the line: this is
-/// the path of every event, and parsing the object detects other content. Any other order of members is read step by step.
+/// API servers write `type`, then `object`, and nothing else. In this form, the object is assumed to reach to the end
+/// of the line: this is the path of every event, and parsing the object detects other content. Any other order of
+/// members is read step by step.
 ///
 /// # Errors
 /// Fails if the line is not a watch event. Objects that are added, modified or deleted are not parsed.

@@ -1,8 +1,8 @@
 //! What a plugin declares about itself, checked.
 //!
-//! `describe` returns plain texts ([`raw`], the mirror of `wit/controller.wit`). [`raw::Manifest::check`] turns them into a
-//! [`Manifest`] in which every name, selector and kind is well-formed. Otherwise it reports all problems at once, so that an
-//! author can fix them together.
+//! `describe` returns plain texts ([`raw`], the mirror of `wit/controller.wit`). [`raw::Manifest::check`] turns them
+//! into a [`Manifest`] in which every name, selector and kind is well-formed. Otherwise it reports all problems at
+//! once, so that an author can fix them together.
 //!
 //! ```
 //! use pilothouse_core::manifest::raw;
@@ -36,8 +36,8 @@ use crate::{
 /// Default deadline of one call (`wit/controller.wit`).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest deadline that a manifest may ask for: a call may hold an instance this long, and a removed plugin may run on this long.
-/// Longer work must be split over several reconciles.
+/// Largest deadline that a manifest may ask for: a call may hold an instance this long, and a removed plugin may run on
+/// this long. Longer work must be split over several reconciles.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Default time after which every key is reconciled again: controller-runtime's ten hours (`wit/controller.wit`).
@@ -83,8 +83,8 @@ impl Manifest {
         self.controllers.iter().find(|controller| controller.name == name)
     }
 
-    /// Returns everything to cache while the plugin runs, in the order of the manifest. Repetitions are kept. What patterns
-    /// match is left out.
+    /// Returns everything to cache while the plugin runs, in the order of the manifest. Repetitions are kept. What
+    /// patterns match is left out.
     pub fn watches(&self) -> impl Iterator<Item = &Watch> {
         let reviewed = self.webhooks.iter().flat_map(|webhook| &webhook.reads);
         self.controllers.iter().flat_map(Controller::cached).chain(&self.observes).chain(reviewed)
@@ -255,8 +255,8 @@ pub enum Mapping {
     SameKey,
     /// The name in this label's value, in the object's namespace.
     Label(String),
-    /// Every object of the controller's kind for which the index of this name holds the changed object's name. The manifest
-    /// declares the index, for that kind.
+    /// Every object of the controller's kind for which the index of this name holds the changed object's name. The
+    /// manifest declares the index, for that kind.
     Index(String),
     /// The keys that the plugin's `mapper` returns.
     Plugin,

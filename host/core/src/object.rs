@@ -1,8 +1,8 @@
 //! One Kubernetes object: its JSON text, and what the host itself reads of it.
 //!
-//! An [`Object`] is parsed and checked in one walk over its bytes, and never changes. It keeps the text for plugins and the diff,
-//! and beside it what the store, the routes and the queues need often. The host does not interpret the rest of the text (spec,
-//! status, annotations).
+//! An [`Object`] is parsed and checked in one walk over its bytes, and never changes. It keeps the text for plugins and
+//! the diff, and beside it what the store, the routes and the queues need often. The host does not interpret the rest
+//! of the text (spec, status, annotations).
 //!
 //! ```
 //! use pilothouse_core::{key::TypeMeta, object::Object};
@@ -223,16 +223,16 @@ impl Object {
     /// Parses an object as it comes off the network.
     ///
     /// Inserts the apiVersion and kind of `default` if the text has none, as in lists of built-in kinds. Cuts out
-    /// `metadata.managedFields`; the Apply entries of managers whose names begin with `pilothouse.` stay available through
-    /// [`applied`](Self::applied). Every other byte stays.
+    /// `metadata.managedFields`; the Apply entries of managers whose names begin with `pilothouse.` stay available
+    /// through [`applied`](Self::applied). Every other byte stays.
     ///
     /// # Guarantees
-    /// The whole text is valid UTF-8, and valid JSON that `serde_json` reads into a `Value`. Every byte is checked once, here, so
-    /// a broken server cannot reach plugins or the diff.
+    /// The whole text is valid UTF-8, and valid JSON that `serde_json` reads into a `Value`. Every byte is checked
+    /// once, here, so a broken server cannot reach plugins or the diff.
     ///
     /// # Errors
-    /// Fails if the bytes are not such JSON, if `metadata` lacks name, uid or a decimal resourceVersion, or if a member that is
-    /// read here has another type or appears twice.
+    /// Fails if the bytes are not such JSON, if `metadata` lacks name, uid or a decimal resourceVersion, or if a member
+    /// that is read here has another type or appears twice.
     pub fn parse(json: &[u8], default: &TypeMeta) -> Result<Self, ParseError> {
         let text = json::utf8(json)?;
         let scan = scan::scan(text)?;
@@ -254,8 +254,8 @@ impl Object {
         Self::scanned(text, scan, resource_version, default)
     }
 
-    /// Parses an answer about something that the server does not store: a review, or an object of an aggregated API that has no
-    /// uid or version. A missing name or uid is empty, a missing version 0.
+    /// Parses an answer about something that the server does not store: a review, or an object of an aggregated API
+    /// that has no uid or version. A missing name or uid is empty, a missing version 0.
     ///
     /// # Errors
     /// Fails as [`parse`](Self::parse) does, except for missing members.
@@ -310,8 +310,8 @@ impl Object {
         })
     }
 
-    /// Returns the whole text: with apiVersion and kind, without managedFields. For a packed object this unpacks it, which takes
-    /// some microseconds: call it once, and not under a lock.
+    /// Returns the whole text: with apiVersion and kind, without managedFields. For a packed object this unpacks it,
+    /// which takes some microseconds: call it once, and not under a lock.
     pub fn json(&self) -> Cow<'_, str> {
         self.text.json()
     }
@@ -321,8 +321,8 @@ impl Object {
         self.text.json_len()
     }
 
-    /// Returns the same object with its text packed. Labels, owners and all other fields stay directly readable. Returns `None`
-    /// if it would not be smaller, or is packed already.
+    /// Returns the same object with its text packed. Labels, owners and all other fields stay directly readable.
+    /// Returns `None` if it would not be smaller, or is packed already.
     pub fn pack(&self, dictionary: &Arc<Dictionary>) -> Option<Self> {
         Some(self.with_text(self.text.pack(dictionary)?))
     }
@@ -422,13 +422,14 @@ impl Object {
         entry.map(|entry| &*entry.fields)
     }
 
-    /// Returns the managers of this host (`pilothouse.…`) that have applied something, once for each part of the object.
+    /// Returns the managers of this host (`pilothouse.…`) that have applied something, once for each part of the
+    /// object.
     pub fn managers(&self) -> impl Iterator<Item = &str> {
         self.applied.iter().flat_map(|appliers| appliers.all()).map(|applied| &*applied.manager)
     }
 
-    /// Returns the heap bytes of an `Arc` of this object, as requested from the allocator. Kind and namespace, which a whole store
-    /// shares, do not count, nor does the dictionary of a packed object.
+    /// Returns the heap bytes of an `Arc` of this object, as requested from the allocator. Kind and namespace, which a
+    /// whole store shares, do not count, nor does the dictionary of a packed object.
     pub fn bytes(&self) -> usize {
         let uid = |uid: &Uid| if let Uid::Other(text) = uid { text.len() } else { 0 };
         let name = ARC + self.key.name.len();

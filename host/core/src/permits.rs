@@ -1,7 +1,7 @@
 //! Shares the requests that may be in flight to one API server among accounts.
 //!
-//! Owns the permits, the accounts and the requests that wait. Knows neither sockets nor clocks: the driver sends a request when it gets a
-//! permit, and gives the permit back when the answer is there.
+//! Owns the permits, the accounts and the requests that wait. Knows neither sockets nor clocks: the driver sends a
+//! request when it gets a permit, and gives the permit back when the answer is there.
 //!
 //! ```text
 //! begin(account) ─► permit            the common case: nothing waits, nothing is throttled
@@ -13,9 +13,10 @@
 //!
 //! # Guarantees
 //! - At most `limit` requests are in flight.
-//! - An account begins a request only while it has fewer than [`SHARE`] × the free permits in flight. So one account alone leaves a quarter
-//!   of the permits free, and a request that never ends costs its own account most.
-//! - A permit goes to the waiting account with the fewest requests in flight; among equals to the one that has waited longest for its turn.
+//! - An account begins a request only while it has fewer than [`SHARE`] × the free permits in flight. So one account
+//!   alone leaves a quarter of the permits free, and a request that never ends costs its own account most.
+//! - A permit goes to the waiting account with the fewest requests in flight; among equals to the one that has waited
+//!   longest for its turn.
 //! - Within one account requests begin in the order in which they came.
 //! - An account never begins more than its rate allows, nor anything before its Retry-After is over.
 //!
@@ -41,15 +42,16 @@ use std::{
 
 use crate::{backoff::Random, rate::Rate};
 
-/// Largest ratio of an account's requests in flight to the free permits: of 64 permits one account alone gets 48, and two get 27 each.
+/// Largest ratio of an account's requests in flight to the free permits: of 64 permits one account alone gets 48, and
+/// two get 27 each.
 pub const SHARE: usize = 3;
 
-/// Longest time that an account stands still for one Retry-After: as long as a list or watch waits. Kube-apiserver asks for 1 s; a proxy
-/// that asks for an hour must not stop a plugin for an hour.
+/// Longest time that an account stands still for one Retry-After: as long as a list or watch waits. Kube-apiserver asks
+/// for 1 s; a proxy that asks for an hour must not stop a plugin for an hour.
 pub const ACCOUNT_STANDS: Duration = Duration::from_secs(60);
 
-/// Longest time that all accounts stand still for one Retry-After. The server may mean one kind or one account only, so others wait no
-/// longer than kube-apiserver's usual Retry-After.
+/// Longest time that all accounts stand still for one Retry-After. The server may mean one kind or one account only, so
+/// others wait no longer than kube-apiserver's usual Retry-After.
 pub const ALL_STAND: Duration = Duration::from_secs(1);
 
 /// Identifies an account.
@@ -259,8 +261,9 @@ impl<T> Permits<T> {
         self.forget_if_over(id);
     }
 
-    /// Records an answer with a Retry-After. The account pauses for that time, at most [`ACCOUNT_STANDS`], and all accounts for at most
-    /// [`ALL_STAND`]. Both pauses get up to a quarter longer, so that hosts do not return together.
+    /// Records an answer with a Retry-After. The account pauses for that time, at most [`ACCOUNT_STANDS`], and all
+    /// accounts for at most [`ALL_STAND`]. Both pauses get up to a quarter longer, so that hosts do not return
+    /// together.
     pub fn throttle(&mut self, now: Duration, id: AccountId, retry_after: Duration) {
         let account = retry_after.min(ACCOUNT_STANDS);
         let account = self.random.between(account, account.saturating_add(account / 4));

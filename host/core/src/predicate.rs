@@ -5,19 +5,21 @@
 //!        any of these    all of these
 //! ```
 //!
-//! Owns the tests of a change. A predicate only keeps keys from being woken; the host records every change, whether it matters or
-//! not.
+//! Owns the tests of a change. A predicate only keeps keys from being woken; the host records every change, whether it
+//! matters or not.
 //!
-//! The evaluation has two steps, because a plugin wrote the predicate and other plugins wait for the informer of the change:
+//! The evaluation has two steps, because a plugin wrote the predicate and other plugins wait for the informer of the
+//! change:
 //!
 //! ```text
 //! change ─► glance ─┬─ Some(answer) ───────────► route it, under the informer's lock
 //!                   └─ None ─► a queue ─► judge ─► route it, on the plugin's account
 //! ```
 //!
-//! [`Predicate::glance`] reads the object's parsed fields and short texts. [`Predicate::judge`] reads everything else and evaluates CEL
-//! expressions, which were compiled when the manifest was checked. One budget bounds all expressions of one judgement ([`BUDGET`]).
-//! A predicate that exceeds it [`OFF_AFTER`] times in a row is switched off: its expressions then have no answer.
+//! [`Predicate::glance`] reads the object's parsed fields and short texts. [`Predicate::judge`] reads everything else
+//! and evaluates CEL expressions, which were compiled when the manifest was checked. One budget bounds all expressions
+//! of one judgement ([`BUDGET`]). A predicate that exceeds it [`OFF_AFTER`] times in a row is switched off: its
+//! expressions then have no answer.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -57,8 +59,8 @@ pub use self::cel::{BUDGET, EvaluationError, Expression, ExpressionError};
 /// Consecutive judgements over the budget that switch a predicate off. A single large object does not.
 pub const OFF_AFTER: u32 = 10;
 
-/// Largest text of an object that [`Predicate::glance`] reads, in bytes: twice a usual Pod. A manifest has up to a thousand watches,
-/// and each may read the text under a lock.
+/// Largest text of an object that [`Predicate::glance`] reads, in bytes: twice a usual Pod. A manifest has up to a
+/// thousand watches, and each may read the text under a lock.
 const GLANCED: usize = 8 << 10;
 
 /// The changes that matter: those for which all conditions of any one list hold, or all changes if there is no list.
@@ -195,8 +197,8 @@ impl Predicate {
     ///
     /// Sides with different uids are two objects: one was deleted and another created.
     ///
-    /// An expression without an answer lets the change pass, negated or not: waking a key needlessly costs less than not waking it.
-    /// `failed` is called at the 1st, 2nd, 4th, 8th… failure of each expression.
+    /// An expression without an answer lets the change pass, negated or not: waking a key needlessly costs less than
+    /// not waking it. `failed` is called at the 1st, 2nd, 4th, 8th… failure of each expression.
     pub fn judge(&self, change: &Change, failed: &mut dyn FnMut(EvaluationError)) -> Judgement {
         let differences = Differences::new(change);
         let known = self.settle(|test| match test {
@@ -329,8 +331,8 @@ impl<'a> Differences<'a> {
     }
 }
 
-/// Returns the text of a member, empty if it is null or empty. The API server writes maps in a fixed order, so equal content has equal
-/// text. Otherwise a key is woken needlessly.
+/// Returns the text of a member, empty if it is null or empty. The API server writes maps in a fixed order, so equal
+/// content has equal text. Otherwise a key is woken needlessly.
 fn or_empty(text: &str) -> &str {
     if matches!(text, "null" | "{}" | "[]") { "" } else { text }
 }

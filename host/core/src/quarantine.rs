@@ -1,6 +1,7 @@
 //! Decides when a failing plugin is quarantined, and for how long.
 //!
-//! Judges one plugin's calls by the order in which they began and by their results. The driver holds keys back and informs people.
+//! Judges one plugin's calls by the order in which they began and by their results. The driver holds keys back and
+//! informs people.
 //!
 //! ```text
 //!          10 consecutive failed calls              the delay is over
@@ -12,9 +13,9 @@
 //!
 //! # Guarantees
 //! - The result of a call that began before a delay neither lengthens nor ends the delay.
-//! - Between two delays, as many calls are made as before the first. If some objects make the plugin fail, the others are soon found, and
-//!   one of them frees it. If one failed call sufficed for the next delay, a few bad objects at the head of the queue would delay the good
-//!   ones for hours.
+//! - Between two delays, as many calls are made as before the first. If some objects make the plugin fail, the others
+//!   are soon found, and one of them frees it. If one failed call sufficed for the next delay, a few bad objects at the
+//!   head of the queue would delay the good ones for hours.
 //!
 //! ```
 //! use pilothouse_core::quarantine::{Quarantine, IN_A_ROW};
@@ -38,11 +39,12 @@ use std::time::Duration;
 
 use crate::backoff::{Limits, Random};
 
-/// Consecutive failed calls that quarantine a plugin. Over one key alone they take 2.5 s by its own backoff: longer than a bad moment of
-/// the machine.
+/// Consecutive failed calls that quarantine a plugin. Over one key alone they take 2.5 s by its own backoff: longer
+/// than a bad moment of the machine.
 pub const IN_A_ROW: u32 = 10;
 
-/// Delays of a quarantine, from barely noticeable to negligible cost. A new revision, or an administrator, ends it at once.
+/// Delays of a quarantine, from barely noticeable to negligible cost. A new revision, or an administrator, ends it at
+/// once.
 pub const DELAYS: Limits = Limits { base: Duration::from_secs(1), cap: Duration::from_secs(300) };
 
 /// Delays are longer by up to `1 / JITTER`, so that plugins that fail together are not tried together.

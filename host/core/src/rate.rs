@@ -1,6 +1,7 @@
 //! Limits how often something may happen: a burst, and then a steady rate.
 //!
-//! Uses the generic cell rate algorithm (ITU-T I.371). Its whole state is one time: when nothing of the burst would be used any more.
+//! Uses the generic cell rate algorithm (ITU-T I.371). Its whole state is one time: when nothing of the burst would be
+//! used any more.
 //!
 //! ```
 //! use pilothouse_core::rate::Rate;
@@ -32,7 +33,8 @@ impl Rate {
         used.saturating_sub(now).saturating_sub(room)
     }
 
-    /// Takes one, whether or not it may come yet. Returns the new `used`: the time when nothing of the burst is used any more.
+    /// Takes one, whether or not it may come yet. Returns the new `used`: the time when nothing of the burst is used
+    /// any more.
     pub fn take(&self, used: Duration, now: Duration) -> Duration {
         used.max(now).saturating_add(self.every)
     }

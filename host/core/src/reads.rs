@@ -10,12 +10,12 @@
 //!                                                  change ─┘ wakes
 //! ```
 //!
-//! Equal reads are held once. A change finds the dependencies that it may concern by hash (`anchor`). Ten thousand keys that read
-//! the same selection cost one match; ten thousand that read different ones by one label cost one look-up.
+//! Equal reads are held once. A change finds the dependencies that it may concern by hash (`anchor`). Ten thousand keys
+//! that read the same selection cost one match; ten thousand that read different ones by one label cost one look-up.
 //!
-//! A read counts from the moment it is recorded. Record it before looking into the store, so that no change is missed in
-//! between. When a run succeeds, its reads replace those of the last success. When it fails, its reads are dropped and those
-//! stay. That loses nothing: the failed key is retried, and reads again.
+//! A read counts from the moment it is recorded. Record it before looking into the store, so that no change is missed
+//! in between. When a run succeeds, its reads replace those of the last success. When it fails, its reads are dropped
+//! and those stay. That loses nothing: the failed key is retried, and reads again.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -56,19 +56,20 @@ mod tables;
 use anchor::Anchors;
 use dependency::{Dependency, Thing, ThingRef};
 
-/// Distinct reads of one kind that one run may make. A run that reads more depends on the whole kind instead, or on the whole
-/// namespace that it read in.
+/// Distinct reads of one kind that one run may make. A run that reads more depends on the whole kind instead, or on the
+/// whole namespace that it read in.
 pub const MAX_READS: usize = 1000;
 
 /// Bytes of these reads: twice a thousand of the longest usual names.
 pub const MAX_READ_BYTES: usize = 512 << 10;
 
-/// Selections that are filed under the same anchor (a label's value, or none) and differ in the rest. A change is compared with
-/// each, which takes some tens of microseconds. Beyond that, a further selection counts as everything under the anchor.
+/// Selections that are filed under the same anchor (a label's value, or none) and differ in the rest. A change is
+/// compared with each, which takes some tens of microseconds. Beyond that, a further selection counts as everything
+/// under the anchor.
 const MAX_ALIKE: usize = 64;
 
-/// Default bound for the bytes of all trackers of a plugin. Beyond it, a run depends on the whole, as if it had read too much. It
-/// suffices for a hundred thousand keys with ten reads each that no other key shares.
+/// Default bound for the bytes of all trackers of a plugin. Beyond it, a run depends on the whole, as if it had read
+/// too much. It suffices for a hundred thousand keys with ten reads each that no other key shares.
 pub const MAX_BYTES: usize = 256 << 20;
 
 /// A read of more than one object.
@@ -323,9 +324,9 @@ impl Tracker {
     /// Appends the keys whose reads this change affects, each once, in no particular order.
     ///
     /// # Guarantees
-    /// A key is appended if the result of one of its reads is different after the change. Other keys are appended only where a
-    /// bound was exceeded: [`MAX_READS`] or [`MAX_READ_BYTES`] for one kind in one run, 64 selections under one anchor over all
-    /// keys, or the budget over all trackers.
+    /// A key is appended if the result of one of its reads is different after the change. Other keys are appended only
+    /// where a bound was exceeded: [`MAX_READS`] or [`MAX_READ_BYTES`] for one kind in one run, 64 selections under one
+    /// anchor over all keys, or the budget over all trackers.
     pub fn wakes(&mut self, of: &TypeMeta, change: &Change, out: &mut Vec<Key>) {
         let read = self.touched(of, change);
         let mut woken: Vec<u32> = read.iter().flat_map(|dependency| dependency.keys.iter()).collect();
@@ -343,8 +344,8 @@ impl Tracker {
         }
     }
 
-    /// Returns `true` if a change [woke](Self::wakes) the run's key since the run began. A read of this run, or of the last
-    /// successful one, is then out of date.
+    /// Returns `true` if a change [woke](Self::wakes) the run's key since the run began. A read of this run, or of the
+    /// last successful one, is then out of date.
     pub fn is_woken(&self, run: Run) -> bool {
         let tracked = self.keys.get(run.key as usize).and_then(Option::as_ref);
         let running = tracked.and_then(|tracked| tracked.running.as_ref());

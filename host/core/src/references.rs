@@ -1,6 +1,7 @@
 //! Keys of Secrets and ConfigMaps that an administrator's file refers to.
 //!
-//! In a configuration, an object with the single member `valueFrom` stands for a text, spelled as in a container's environment:
+//! In a configuration, an object with the single member `valueFrom` stands for a text, spelled as in a container's
+//! environment:
 //!
 //! ```
 //! use pilothouse_core::references::{Reference, find, resolve};
@@ -161,7 +162,8 @@ fn reference(members: &Map<String, Value>) -> Option<Result<Reference, String>> 
     }))
 }
 
-/// Replaces each reference in a configuration by its value. One without a value is left out, with the member or the item that it is.
+/// Replaces each reference in a configuration by its value. One without a value is left out, with the member or the
+/// item that it is.
 #[must_use]
 pub fn resolve(config: &Value, value: &dyn Fn(&Reference) -> Option<String>) -> Value {
     resolved(config, value).unwrap_or(Value::Null)

@@ -1,8 +1,8 @@
 //! Keeps a store equal to one resource of the API server, as a pure state machine.
 //!
-//! Makes every decision of list and watch: what to request next, from which version, how long to wait after a failure, and when to
-//! list again. [`Reflector::step`] takes an input and returns effects. The driver owns requests, time and the
-//! [`Store`](crate::store::Store); it performs effects and decides nothing.
+//! Makes every decision of list and watch: what to request next, from which version, how long to wait after a failure,
+//! and when to list again. [`Reflector::step`] takes an input and returns effects. The driver owns requests, time and
+//! the [`Store`](crate::store::Store); it performs effects and decides nothing.
 //!
 //! ```text
 //!  Start ─► Resolve ─► streaming list ─► Synced ─► watch ◄────────────┐
@@ -16,12 +16,13 @@
 //! The driver's part is a loop:
 //!
 //! 1. Feed an [`Input`] to `step`, and carry out the effects in order.
-//! 2. If the last of them is a request ([`Effect::Resolve`], [`Effect::List`], [`Effect::Watch`]) or [`Effect::Wait`], drop
-//! 2. If the last of them is a request ([`Effect::Resolve`], [`Effect::List`], [`Effect::Watch`]) or [`Effect::Wait`], drop
-//!    any connection that is still open, perform it, and feed the result back.
+//! 2. If the last of them is a request ([`Effect::Resolve`], [`Effect::List`], [`Effect::Watch`]) or [`Effect::Wait`],
+//!    drop
+//! 2. If the last of them is a request ([`Effect::Resolve`], [`Effect::List`], [`Effect::Watch`]) or [`Effect::Wait`],
+//!    drop any connection that is still open, perform it, and feed the result back.
 //!
-//! While it waits, the driver may feed [`Input::Elapsed`] early, when it has learnt that the kind has just appeared. An input
-//! that the machine does not expect (a line of a watch that was given up) changes nothing.
+//! While it waits, the driver may feed [`Input::Elapsed`] early, when it has learnt that the kind has just appeared. An
+//! input that the machine does not expect (a line of a watch that was given up) changes nothing.
 //!
 //! # What is retried how
 //! | what | then |
@@ -40,27 +41,28 @@
 //! Delays return to their base after two minutes of watching without a failure.
 //!
 //! # A kind that is gone
-//! Deleting a CustomResourceDefinition deletes its objects first, and an open watch reports that. Without one, the objects are
-//! removed when discovery has reported for a minute that no version of the group has the kind. If the group fails to answer, or
-//! only one version is no longer served, the objects stay.
+//! Deleting a CustomResourceDefinition deletes its objects first, and an open watch reports that. Without one, the
+//! objects are removed when discovery has reported for a minute that no version of the group has the kind. If the group
+//! fails to answer, or only one version is no longer served, the objects stay.
 //!
 //! # Versions that go back
-//! After etcd was restored from a backup, the server's versions are lower than those seen before. A list with such a version
-//! replaces everything ([`Effect::BeginReplace`] with `went_back`). A watch from a future version is silent: the server answers
-//! 200 and waits until it reaches that version.
+//! After etcd was restored from a backup, the server's versions are lower than those seen before. A list with such a
+//! version replaces everything ([`Effect::BeginReplace`] with `went_back`). A watch from a future version is silent:
+//! the server answers 200 and waits until it reaches that version.
 //!
-//! So after a watch was lost or refused, or ended early (as when a server stops), the machine probes first: it lists one object,
-//! and the list's version shows whether the server went back. That is one small request for each such watch. A watch that lasted
-//! as long as requested continues at once, because nobody restores etcd below a running server. In case a server does not
-//! behave so, a watch that sent nothing for its whole time, not even a bookmark, is also followed by a probe.
+//! So after a watch was lost or refused, or ended early (as when a server stops), the machine probes first: it lists
+//! one object, and the list's version shows whether the server went back. That is one small request for each such
+//! watch. A watch that lasted as long as requested continues at once, because nobody restores etcd below a running
+//! server. In case a server does not behave so, a watch that sent nothing for its whole time, not even a bookmark, is
+//! also followed by a probe.
 //!
-//! A server may be restored and then written past the version seen before; its version then shows nothing. It suffices that one
-//! reflector of the host noticed in time. It emits [`Effect::Restored`], and [`Input::Restored`] makes the others list anew at
-//! once and replace everything, whatever the version. A reflector that found three restores within ten minutes stops reporting
-//! them, but follows what it finds.
+//! A server may be restored and then written past the version seen before; its version then shows nothing. It suffices
+//! that one reflector of the host noticed in time. It emits [`Effect::Restored`], and [`Input::Restored`] makes the
+//! others list anew at once and replace everything, whatever the version. A reflector that found three restores within
+//! ten minutes stops reporting them, but follows what it finds.
 //!
-//! An administrator can avoid all this: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises versions
-//! above all earlier ones, and makes watches from those expire.
+//! An administrator can avoid all this: `etcdutl snapshot restore --bump-revision 1000000000 --mark-compacted` raises
+//! versions above all earlier ones, and makes watches from those expire.
 
 use std::{fmt, time::Duration};
 
@@ -83,13 +85,15 @@ pub struct Config {
     /// The kind of the objects; list items may omit it.
     pub of: TypeMeta,
     /// What is kept of each object. For metadata only, the driver requests lists and watches with
-    /// [`ACCEPT_METADATA_LIST`](crate::list::ACCEPT_METADATA_LIST) and [`ACCEPT_METADATA`](crate::list::ACCEPT_METADATA).
+    /// [`ACCEPT_METADATA_LIST`](crate::list::ACCEPT_METADATA_LIST) and
+    /// [`ACCEPT_METADATA`](crate::list::ACCEPT_METADATA).
     pub keep: Keep,
     /// Objects in a page of a list: [`PAGE_SIZE`].
     pub page_size: u32,
     /// `true` to try streaming lists.
     pub streaming: bool,
-    /// The newest version in the store, if another reflector fed it before. A server that has not reached it was restored.
+    /// The newest version in the store, if another reflector fed it before. A server that has not reached it was
+    /// restored.
     pub seen: Option<ResourceVersion>,
     /// Seed for jitter; different for each reflector.
     pub seed: u64,
@@ -117,7 +121,8 @@ pub enum Input<'a> {
     Failed(Failure),
     /// The wait is over.
     Elapsed,
-    /// Another reflector of the same server has emitted [`Effect::Restored`]. May come at any time; a request under way continues.
+    /// Another reflector of the same server has emitted [`Effect::Restored`]. May come at any time; a request under way
+    /// continues.
     Restored,
 }
 
@@ -203,8 +208,8 @@ pub enum Effect {
     Synced,
     /// The state, for people and metrics. Emitted when it changes.
     State(State),
-    /// An object could not be read. If its metadata could, an upsert of its [outline](Object::outline) came before. Otherwise the
-    /// store keeps what it holds of the object, even if this was in a list.
+    /// An object could not be read. If its metadata could, an upsert of its [outline](Object::outline) came before.
+    /// Otherwise the store keeps what it holds of the object, even if this was in a list.
     Unreadable {
         /// Its key, if that could be read.
         key: Option<Key>,
@@ -213,7 +218,8 @@ pub enum Effect {
     },
     /// A complete list is repeated.
     Relist(RelistReason),
-    /// The server's versions went back. The driver passes it to all other reflectors of the server, as [`Input::Restored`].
+    /// The server's versions went back. The driver passes it to all other reflectors of the server, as
+    /// [`Input::Restored`].
     Restored,
 }
 

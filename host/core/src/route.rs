@@ -1,7 +1,7 @@
 //! From a change in the store to the keys that it concerns.
 //!
-//! Owns the mappings that a manifest declares, made exact for a controller's kind. The host decides which stores feed which
-//! controller, calls a plugin's own mapping, and chooses the priority of a key.
+//! Owns the mappings that a manifest declares, made exact for a controller's kind. The host decides which stores feed
+//! which controller, calls a plugin's own mapping, and chooses the priority of a key.
 //!
 //! ```text
 //!  Change { old, new } ── SelfKey ──► key of the object
@@ -23,8 +23,8 @@ use crate::{
 
 /// How the objects of one watched kind lead to a controller's keys.
 ///
-/// A key of a namespaced kind is in the namespace of the object that leads to it; a cluster-scoped object leads to none. A key
-/// of a cluster-scoped kind is found from every namespace.
+/// A key of a namespaced kind is in the namespace of the object that leads to it; a cluster-scoped object leads to
+/// none. A key of a cluster-scoped kind is found from every namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Mapping {
     /// The object itself is reconciled.
@@ -80,8 +80,8 @@ impl Mapping {
 
 /// Appends the keys that `change` concerns to `out`, each once.
 ///
-/// `look_up` returns the keys of the controller's kind whose index, given by its name, holds a value, in one namespace or in
-/// all. Only [`Mapping::Index`] calls it.
+/// `look_up` returns the keys of the controller's kind whose index, given by its name, holds a value, in one namespace
+/// or in all. Only [`Mapping::Index`] calls it.
 pub fn keys(
     mapping: &Mapping,
     change: &Change,

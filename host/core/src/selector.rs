@@ -1,10 +1,11 @@
 //! Label selectors, in the syntax of `kubectl -l` and the API server; and [field selectors](FieldSelector).
 //!
-//! Texts that differ only in order or notation give equal [`Selector`]s and one [`Display`](fmt::Display), so that a selector can be part of
-//! an informer's identity. Set-based selectors of specs (`matchLabels`, `matchExpressions`) are not parsed here.
+//! Texts that differ only in order or notation give equal [`Selector`]s and one [`Display`](fmt::Display), so that a
+//! selector can be part of an informer's identity. Set-based selectors of specs (`matchLabels`, `matchExpressions`) are
+//! not parsed here.
 //!
-//! Selectors come from untrusted plugins, and each object of a kind is matched against them under a lock. So a selector is bounded by
-//! [`MAX_REQUIREMENTS`], [`MAX_VALUES`] for each, and [`MAX_BYTES`].
+//! Selectors come from untrusted plugins, and each object of a kind is matched against them under a lock. So a selector
+//! is bounded by [`MAX_REQUIREMENTS`], [`MAX_VALUES`] for each, and [`MAX_BYTES`].
 //!
 //! ```
 //! use pilothouse_core::selector::Selector;
@@ -178,8 +179,8 @@ pub struct SelectorError {
 }
 
 impl Selector {
-    /// Parses requirements joined by commas: `a=b`, `a==b`, `c!=d`, `e in (f,g)`, `h notin (i)`, `j`, `!k`, `l>5`, `m<7`. An empty text
-    /// matches everything.
+    /// Parses requirements joined by commas: `a=b`, `a==b`, `c!=d`, `e in (f,g)`, `h notin (i)`, `j`, `!k`, `l>5`,
+    /// `m<7`. An empty text matches everything.
     ///
     /// # Errors
     /// Fails if Kubernetes would reject the text, also for keys and values that no label can have. Fails if it exceeds

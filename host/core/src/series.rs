@@ -117,8 +117,8 @@ impl Dropped {
 impl Series {
     /// Replaces the declarations, and sets the largest number of series.
     ///
-    /// Metrics that are declared as before keep their series, unless the new bound is too small for all of them. A metric without
-    /// labels begins at zero.
+    /// Metrics that are declared as before keep their series, unless the new bound is too small for all of them. A
+    /// metric without labels begins at zero.
     pub fn declare(&mut self, metrics: &[Metric], most: usize) {
         let mut before = std::mem::take(&mut self.metrics);
         let kept = |metric: &Metric| {

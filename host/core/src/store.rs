@@ -1,19 +1,19 @@
 //! Caches the objects of one resource that one reflector watches, and reports what changes in them.
 //!
-//! The store decides what is new. It hears from three sources: lists, the watch, and the answers to the host's own writes. They
-//! use different connections, so their order is arbitrary. The resourceVersion decides between them:
+//! The store decides what is new. It hears from three sources: lists, the watch, and the answers to the host's own
+//! writes. They use different connections, so their order is arbitrary. The resourceVersion decides between them:
 //!
 //! - Within one history, an older version never replaces a newer one, whatever its source.
-//! - An own answer that is not newer than what the watch has delivered is ignored: the store's state is from after it. A newer
-//!   one enters at once, and the watch event that repeats it changes nothing.
+//! - An own answer that is not newer than what the watch has delivered is ignored: the store's state is from after it.
+//!   A newer one enters at once, and the watch event that repeats it changes nothing.
 //! - An own delete hides the object from late events, until its DELETED event or a later list.
 //! - A list replaces everything: an object that it does not name is gone, unless the object is newer than the list.
-//! - After an etcd restore, versions may have gone back: the list then replaces all objects from before it. If versions were
-//!   raised instead, the list replaces objects that it has in an older version.
+//! - After an etcd restore, versions may have gone back: the list then replaces all objects from before it. If versions
+//!   were raised instead, the list replaces objects that it has in an older version.
 //!
-//! Each object is held once, in a slot; the key table and the indexes refer to slots by number. The owner of the store guards it
-//! with a lock. Nothing here waits. Long operations ([`page`](Store::page), [`build_indexes`](Store::build_indexes)) take a
-//! bound on their work, so that the lock is released in between.
+//! Each object is held once, in a slot; the key table and the indexes refer to slots by number. The owner of the store
+//! guards it with a lock. Nothing here waits. Long operations ([`page`](Store::page),
+//! [`build_indexes`](Store::build_indexes)) take a bound on their work, so that the lock is released in between.
 //! ```text
 //!  list ─┐ upsert                          ┌─ names   namespace → slots
 //! watch ─┤ remove          ┌───────┐       ├─ owners  owner's uid → slots           all in the order of keys
@@ -83,8 +83,8 @@ pub struct Change {
     pub old: Option<Arc<Object>>,
     /// The present state; `None` if the object is gone.
     pub new: Option<Arc<Object>>,
-    /// `true` if a deletion was inferred: a later list does not name the object, or another object has its name. `old` may then be
-    /// older than the object's last state. `false` after a DELETED event or an own delete.
+    /// `true` if a deletion was inferred: a later list does not name the object, or another object has its name. `old`
+    /// may then be older than the object's last state. `false` after a DELETED event or an own delete.
     pub missed: bool,
 }
 
@@ -136,8 +136,8 @@ struct Slot {
 #[derive(Debug)]
 struct Replace {
     went_back: bool,
-    /// Slots that own answers wrote since the list began; used only if versions went back. Later contents of such a slot also
-    /// belong to the present history.
+    /// Slots that own answers wrote since the list began; used only if versions went back. Later contents of such a
+    /// slot also belong to the present history.
     own: HashSet<u32>,
     /// The list's last state of slots that hold something newer.
     older: HashMap<u32, Object>,
@@ -190,7 +190,8 @@ impl Store {
 
     /// Stores an object from a list or a watch.
     ///
-    /// Returns `None` if it is not newer than the stored one, or if it is a late event of an object that this host deleted.
+    /// Returns `None` if it is not newer than the stored one, or if it is a late event of an object that this host
+    /// deleted.
     pub fn upsert(&mut self, object: Object) -> Option<Change> {
         self.cover(object.resource_version());
         if self.deleted.hides(&object) {
@@ -207,13 +208,14 @@ impl Store {
         }
     }
 
-    /// Stores the server's answer to a create, update, patch or apply of this host. The caller passes only objects of this
-    /// store's scope and selector.
+    /// Stores the server's answer to a create, update, patch or apply of this host. The caller passes only objects of
+    /// this store's scope and selector.
     ///
     /// Returns `None` if the watch already delivered this version or a later one.
     ///
     /// # Guarantees
-    /// From now on every read returns this version, a newer one, or nothing if the object was deleted later (invariant 3).
+    /// From now on every read returns this version, a newer one, or nothing if the object was deleted later (invariant
+    /// 3).
     pub fn upsert_own(&mut self, object: Object) -> Option<Change> {
         self.past.reveal(object.key());
         if object.resource_version() <= self.covered || self.deleted.hides(&object) {
@@ -226,8 +228,8 @@ impl Store {
     ///
     /// Returns `None` if the object is not stored, or if the stored one has another uid or is newer.
     ///
-    /// The change's `old` is the stored state, even if the event's state differs (an event between may have been unreadable). So
-    /// everything that the stored labels and owners had matched learns of the end.
+    /// The change's `old` is the stored state, even if the event's state differs (an event between may have been
+    /// unreadable). So everything that the stored labels and owners had matched learns of the end.
     pub fn remove(&mut self, last: &Object) -> Option<Change> {
         self.cover(last.resource_version());
         self.deleted.forget(last);
@@ -242,13 +244,14 @@ impl Store {
         Some(Change { old: Some(held), new: None, missed: false })
     }
 
-    /// Removes an object that this host deleted. Call it only once the object is gone, not while it waits for finalizers.
+    /// Removes an object that this host deleted. Call it only once the object is gone, not while it waits for
+    /// finalizers.
     ///
     /// Returns `None` if the store does not hold that uid under that name.
     ///
     /// # Guarantees
-    /// Late events of this uid are ignored until its DELETED event, or until a list that began later is complete. At most 8,192
-    /// uids are remembered; the oldest is forgotten first.
+    /// Late events of this uid are ignored until its DELETED event, or until a list that began later is complete. At
+    /// most 8,192 uids are remembered; the oldest is forgotten first.
     pub fn remove_own(&mut self, key: &Key, uid: &Uid) -> Option<Change> {
         let slot = self.find_key(key).filter(|slot| self.object(*slot).uid() == uid);
         // A version of a lost history does not bound the versions of events to come.
@@ -265,8 +268,8 @@ impl Store {
     /// Returns `None` if the store holds nothing older under that name, or if the watch has already passed `version`.
     ///
     /// # Guarantees
-    /// Events from before that write are ignored; newer ones enter as usual. An earlier object of that name is gone as well,
-    /// even before its DELETED event.
+    /// Events from before that write are ignored; newer ones enter as usual. An earlier object of that name is gone as
+    /// well, even before its DELETED event.
     pub fn leave_own(&mut self, key: &Key, uid: &Uid, version: ResourceVersion) -> Option<Change> {
         self.past.reveal(key);
         if version <= self.covered {
@@ -280,11 +283,12 @@ impl Store {
         Some(Change { missed: held.uid() != uid, old: Some(held), new: None })
     }
 
-    /// Begins a list. Its objects come through [`upsert`](Self::upsert), until [`finish_replace`](Self::finish_replace) or
-    /// [`abort_replace`](Self::abort_replace). Call it before the list's first object.
+    /// Begins a list. Its objects come through [`upsert`](Self::upsert), until [`finish_replace`](Self::finish_replace)
+    /// or [`abort_replace`](Self::abort_replace). Call it before the list's first object.
     ///
-    /// `went_back`: the list shows a history whose versions are lower than what the watch had delivered. The list then replaces
-    /// all objects from before, whatever their versions. Own deletes from before are forgotten, as they may be undone.
+    /// `went_back`: the list shows a history whose versions are lower than what the watch had delivered. The list then
+    /// replaces all objects from before, whatever their versions. Own deletes from before are forgotten, as they may be
+    /// undone.
     pub fn begin_replace(&mut self, went_back: bool) {
         self.mark = self.mark.wrapping_add(1);
         self.replace = Some(Replace { went_back, own: HashSet::new(), older: HashMap::new() });
@@ -296,11 +300,11 @@ impl Store {
 
     /// Completes a list of the state at `version`: removes the objects that it did not name.
     ///
-    /// Objects newer than `version` stay: they are own writes that the list could not know. If versions went back, only objects
-    /// written since the list began stay.
+    /// Objects newer than `version` stay: they are own writes that the list could not know. If versions went back, only
+    /// objects written since the list began stay.
     ///
-    /// An object up to `version` that the list has in an older version was lost: etcd was restored, and its versions were raised
-    /// above all known ones (`etcdutl snapshot restore --bump-revision`). The list's state replaces it.
+    /// An object up to `version` that the list has in an older version was lost: etcd was restored, and its versions
+    /// were raised above all known ones (`etcdutl snapshot restore --bump-revision`). The list's state replaces it.
     pub fn finish_replace(&mut self, version: ResourceVersion) -> Vec<Change> {
         let Some(replace) = self.replace.take() else { return Vec::new() };
         let mut changes = Vec::new();
@@ -372,8 +376,8 @@ impl Store {
         self.past.snapshot()
     }
 
-    /// Returns the keys that the snapshot sees differently from now, and the objects that it sees there (`None`: none). Returns
-    /// `None` if the snapshot was given up.
+    /// Returns the keys that the snapshot sees differently from now, and the objects that it sees there (`None`: none).
+    /// Returns `None` if the snapshot was given up.
     pub fn superseded<'a>(
         &'a self,
         snapshot: &Snapshot,
@@ -381,8 +385,8 @@ impl Store {
         self.past.has(snapshot).then(|| self.past.after(snapshot, None, None))
     }
 
-    /// Compares what the snapshot shows, or showed before an own write, with the present. Looks at up to `work` keys after
-    /// `after`; the returned key is where to continue. Returns `None` if the snapshot was given up.
+    /// Compares what the snapshot shows, or showed before an own write, with the present. Looks at up to `work` keys
+    /// after `after`; the returned key is where to continue. Returns `None` if the snapshot was given up.
     ///
     /// A reader learns from this what had changed between the snapshot and its reads.
     pub fn changes_since(
@@ -402,13 +406,14 @@ impl Store {
         Some((changes.collect(), last.cloned()))
     }
 
-    /// Drops versions that were kept for snapshots which have ended. Every change does so too; this is for times without
-    /// changes.
+    /// Drops versions that were kept for snapshots which have ended. Every change does so too; this is for times
+    /// without changes.
     pub fn release(&mut self) {
         self.past.release();
     }
 
-    /// Returns `true` if a version is kept for this snapshot, so that [`release`](Self::release) is useful after its end.
+    /// Returns `true` if a version is kept for this snapshot, so that [`release`](Self::release) is useful after its
+    /// end.
     pub fn keeps_for(&self, snapshot: &Snapshot) -> bool {
         self.past.keeps_for(snapshot)
     }
@@ -423,26 +428,27 @@ impl Store {
         self.past.given_up()
     }
 
-    /// Adds an index by the values at `path`, which [`build_indexes`](Self::build_indexes) then fills. An index that is added
-    /// twice is one index, and must be dropped twice.
+    /// Adds an index by the values at `path`, which [`build_indexes`](Self::build_indexes) then fills. An index that is
+    /// added twice is one index, and must be dropped twice.
     pub fn add_index(&mut self, path: &FieldPath) {
         self.fields.add(path);
     }
 
-    /// Takes up to `work` more objects into the indexes that are incomplete. Returns `true` if all are complete; call it until
-    /// then. Changes may come in between.
+    /// Takes up to `work` more objects into the indexes that are incomplete. Returns `true` if all are complete; call
+    /// it until then. Changes may come in between.
     pub fn build_indexes(&mut self, mut work: usize) -> bool {
         let labels = self.labels.build(&self.slots, &mut work);
         self.fields.build(&self.slots, &mut work) && labels
     }
 
-    /// Returns `true` if a read by labels had to scan all objects, and [`build_indexes`](Self::build_indexes) would help.
+    /// Returns `true` if a read by labels had to scan all objects, and [`build_indexes`](Self::build_indexes) would
+    /// help.
     pub fn lacks_labels(&self) -> bool {
         self.labels.is_lacking()
     }
 
-    /// Drops an index once for each time it was added. Returns `None` if the index does not exist. A large one takes time to free;
-    /// drop the returned value without the lock.
+    /// Drops an index once for each time it was added. Returns `None` if the index does not exist. A large one takes
+    /// time to free; drop the returned value without the lock.
     pub fn drop_index(&mut self, path: &FieldPath) -> Option<DroppedIndex> {
         self.fields.drop(path)
     }
@@ -457,8 +463,8 @@ impl Store {
         self.len() == 0
     }
 
-    /// Returns the bytes held: all objects by [`Object::bytes`], superseded versions, dictionaries, slots, the key table and the
-    /// indexes. Tables count by capacity, B-trees by their usual filling.
+    /// Returns the bytes held: all objects by [`Object::bytes`], superseded versions, dictionaries, slots, the key
+    /// table and the indexes. Tables count by capacity, B-trees by their usual filling.
     pub fn bytes(&self) -> usize {
         let slots = self.slots.capacity() * size_of::<Option<Slot>>() + self.free.len() * 2 * size_of::<u32>();
         let keys = self.keys.allocation_size();

@@ -1,18 +1,21 @@
 //! Changes that wait for the evaluation of a predicate.
 //!
-//! Owns their order, the merging of several changes of one object, and their bounds. The host evaluates, and acts on the result.
+//! Owns their order, the merging of several changes of one object, and their bounds. The host evaluates, and acts on
+//! the result.
 //!
 //! ```text
 //! change ─► push ─► waiting, by arrival ─► take ─► evaluated ─► done
 //!              └─ of an object with many waiting: merged into its last
 //! ```
 //!
-//! - **Order.** Changes are taken in the order of arrival; those of one object always are. Nothing is taken while one is evaluated.
-//! - **Merging.** Changes of one object stay separate, so that each is judged alone. A change is merged into the one before it if more than
-//!   [`APART`] of its object wait, or if the budget of superseded versions is used up.
+//! - **Order.** Changes are taken in the order of arrival; those of one object always are. Nothing is taken while one
+//!   is evaluated.
+//! - **Merging.** Changes of one object stay separate, so that each is judged alone. A change is merged into the one
+//!   before it if more than [`APART`] of its object wait, or if the budget of superseded versions is used up.
 //! - **No match is lost.** A merged change may hide one that matched, so it counts as a match without evaluation.
-//! - **Bounds.** A change whose objects are in the cache takes one entry. The rest counts in a [`Budget`], which the controllers of a plugin
-//!   share. Once that is used up, a change of an object without waiting changes is refused, and the caller counts it as a match at once.
+//! - **Bounds.** A change whose objects are in the cache takes one entry. The rest counts in a [`Budget`], which the
+//!   controllers of a plugin share. Once that is used up, a change of an object without waiting changes is refused, and
+//!   the caller counts it as a match at once.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -49,7 +52,8 @@ use crate::{
     store::Change,
 };
 
-/// Changes of one object that stay separate. A reconcile writes an object once or twice, and predicates mostly filter out own writes.
+/// Changes of one object that stay separate. A reconcile writes an object once or twice, and predicates mostly filter
+/// out own writes.
 pub const APART: usize = 8;
 
 /// Bytes of superseded versions that wait for all controllers of a plugin together, by
@@ -182,7 +186,8 @@ impl Unjudged {
         self.taken = None;
     }
 
-    /// Returns `true` if a change of this object waits for this listener or is evaluated: a newer one must not overtake it.
+    /// Returns `true` if a change of this object waits for this listener or is evaluated: a newer one must not overtake
+    /// it.
     pub fn holds(&self, listener: u64, key: &Key) -> bool {
         let taken = self.taken.as_ref().is_some_and(|(_, (of, taken))| *of == listener && taken == key);
         taken || self.subjects.contains_key(&(listener, key.clone()))
@@ -353,7 +358,8 @@ mod tests {
     }
 
     proptest! {
-        /// The changes taken of an object are contiguous, from its first state to its last, and count each of its changes.
+        /// The changes taken of an object are contiguous, from its first state to its last, and count each of its
+        /// changes.
         #[test]
         fn what_is_taken_of_an_object_leaves_no_gap(
             steps in prop::collection::vec((0_u8..4, 0_usize..3, prop::bool::ANY), 1..200),

@@ -1,8 +1,8 @@
 //! The keys that wait to be reconciled by one controller.
 //!
-//! Owns order, de-duplication, delays and per-key failures. A key is in the queue at most once, and at most one worker has it at a
-//! time. A key that is added while a worker has it is handed out once more after [`done`](Workqueue::done), in the order in
-//! which it was added. The host owns the workers and wakes them.
+//! Owns order, de-duplication, delays and per-key failures. A key is in the queue at most once, and at most one worker
+//! has it at a time. A key that is added while a worker has it is handed out once more after [`done`](Workqueue::done),
+//! in the order in which it was added. The host owns the workers and wakes them.
 //!
 //! ```text
 //!  add ──────────────► ready ──get──► processing ──done──► (gone)
@@ -10,9 +10,9 @@
 //!  add_rate_limited        └──────────────┘ added meanwhile
 //! ```
 //!
-//! Ready keys leave by priority, the highest first, and within a priority first in, first out. Adding a waiting key again keeps the
-//! higher priority and the earlier time. A key whose priority rises goes to the end of its new line. If the queue has a
-//! [rate](Pace::rate), ready keys wait for that as well.
+//! Ready keys leave by priority, the highest first, and within a priority first in, first out. Adding a waiting key
+//! again keeps the higher priority and the earlier time. A key whose priority rises goes to the end of its new line. If
+//! the queue has a [rate](Pace::rate), ready keys wait for that as well.
 //!
 //! The queue has no bound of its own. It holds each key once, so it is bounded by the keys that are added and not
 //! [discarded](Workqueue::discard). Memory for a longer queue is returned when the queue runs empty.
@@ -231,8 +231,8 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         delay
     }
 
-    /// Hands out the first ready key that no worker has. Returns `None` if there is none, if the rate allows none yet, or after
-    /// [`shut_down`](Self::shut_down).
+    /// Hands out the first ready key that no worker has. Returns `None` if there is none, if the rate allows none yet,
+    /// or after [`shut_down`](Self::shut_down).
     pub fn get(&mut self, now: Duration) -> Option<Item<K>> {
         self.promote(now);
         if now < self.not_before() {
@@ -294,8 +294,8 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         }
     }
 
-    /// Removes `key` and its failures, because there is nothing to reconcile. A worker that has it continues. Later adds count as
-    /// usual.
+    /// Removes `key` and its failures, because there is nothing to reconcile. A worker that has it continues. Later
+    /// adds count as usual.
     pub fn discard(&mut self, key: &K) {
         let Some(index) = self.find(key) else { return };
         let entry = self.at(index);
@@ -323,7 +323,8 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         entry.is_some_and(|entry| matches!(entry.wait, Wait::InLine | Wait::Blocked))
     }
 
-    /// Returns when [`get`](Self::get) next has a key if nothing else happens; `None` for never. In the past if it has one now.
+    /// Returns when [`get`](Self::get) next has a key if nothing else happens; `None` for never. In the past if it has
+    /// one now.
     pub fn next_due(&self) -> Option<Duration> {
         let ready =
             if self.is_empty() { self.delayed.first_key_value().map(|(&(due, _), _)| due)? } else { Duration::ZERO };
@@ -335,8 +336,8 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.pace.rate.map_or(Duration::ZERO, |rate| rate.wait(self.used, Duration::ZERO))
     }
 
-    /// Returns the number of keys that [`get`](Self::get) could hand out, apart from its rate. A delayed key counts from the first
-    /// call after its time.
+    /// Returns the number of keys that [`get`](Self::get) could hand out, apart from its rate. A delayed key counts
+    /// from the first call after its time.
     pub fn len(&self) -> usize {
         self.lines.takeable()
     }
@@ -381,12 +382,14 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.retries
     }
 
-    /// Returns `true` if no worker has a key and none is ready. After [`shut_down`](Self::shut_down), the queue has then drained.
+    /// Returns `true` if no worker has a key and none is ready. After [`shut_down`](Self::shut_down), the queue has
+    /// then drained.
     pub fn is_idle(&self) -> bool {
         self.processing.is_empty() && self.is_empty()
     }
 
-    /// Stops handing out and accepting keys, and drops those that wait. Workers finish theirs; see [`is_idle`](Self::is_idle).
+    /// Stops handing out and accepting keys, and drops those that wait. Workers finish theirs; see
+    /// [`is_idle`](Self::is_idle).
     pub fn shut_down(&mut self) {
         self.shut_down = true;
         self.lines = Lines::default();

@@ -1,5 +1,6 @@
-//! What a predicate may cost against an allocator that counts: the interpreter allocates for each value that it copies, and hardly ever
-//! does anything else for long. So the prices are right if what is allocated never exceeds what was paid for.
+//! What a predicate may cost against an allocator that counts: the interpreter allocates for each value that it copies,
+//! and hardly ever does anything else for long. So the prices are right if what is allocated never exceeds what was
+//! paid for.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 

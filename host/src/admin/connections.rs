@@ -1,7 +1,7 @@
 //! The connections of the admin server.
 //!
-//! Anybody who reaches the port may connect, so a connection is cheap and short. It carries one request, as kubelet's probes and scrapers
-//! connect for each.
+//! Anybody who reaches the port may connect, so a connection is cheap and short. It carries one request, as kubelet's
+//! probes and scrapers connect for each.
 //!
 //! # Guarantees
 //! - A probe is answered even if other clients hold all connections: the newest connection is always served.
@@ -24,7 +24,8 @@ use tracing::debug;
 
 use crate::connections::{self, Activity, Bounds};
 
-/// Time that requests in flight have after the shutdown. All are answered from memory, so only slow readers need longer.
+/// Time that requests in flight have after the shutdown. All are answered from memory, so only slow readers need
+/// longer.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// Bytes of a request's head. Probes and scrapers send hundreds, a browser with cookies thousands.

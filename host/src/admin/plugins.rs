@@ -37,8 +37,8 @@ pub struct PluginRow {
     pub load_failure: Option<Failure>,
     /// What its next revision waits for.
     pub waiting: Option<String>,
-    /// Permissions that it asks for and is not granted, predicates that are switched off, and kinds that it observes by pattern
-    /// and does not get.
+    /// Permissions that it asks for and is not granted, predicates that are switched off, and kinds that it observes by
+    /// pattern and does not get.
     pub warnings: Vec<String>,
     /// Processor time on the guests' threads.
     pub cpu_seconds: f64,

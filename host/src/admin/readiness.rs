@@ -61,8 +61,8 @@ impl Readiness for View {
     }
 }
 
-/// An informer without an open watch for this long is stale. A watch that is cut comes back within seconds. A dead one is noticed after
-/// 150 s, and an API server restarts within 30 s.
+/// An informer without an open watch for this long is stale. A watch that is cut comes back within seconds. A dead one
+/// is noticed after 150 s, and an API server restarts within 30 s.
 const STALE_AFTER: Duration = Duration::from_secs(180);
 
 /// Which parts of the host's first look are over. They stay so: a later plugin does not make the host unready.
@@ -88,8 +88,8 @@ impl View {
     }
 }
 
-/// Returns `true` if no informer that could watch has watched for minutes. Then the API server is away, or rejects the host. A kind that is
-/// missing or denied concerns only the plugins that use it.
+/// Returns `true` if no informer that could watch has watched for minutes. Then the API server is away, or rejects the
+/// host. A kind that is missing or denied concerns only the plugins that use it.
 fn are_cut_off(informers: impl Iterator<Item = (reflector::State, Duration)>) -> bool {
     let could_watch =
         |state: &reflector::State| !matches!(state, reflector::State::Missing(_) | reflector::State::Denied(_));

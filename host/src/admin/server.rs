@@ -1,11 +1,12 @@
 //! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, `/debug/plugins`, and an index.
 //!
 //! - `/healthz` answers as long as the process serves at all.
-//! - `/readyz` is 200 or 503, with a line for each check of the host in kube-apiserver's form. With `verbose` in the query it also lists
-//!   plugins and informers, which do not change the code.
+//! - `/readyz` is 200 or 503, with a line for each check of the host in kube-apiserver's form. With `verbose` in the
+//!   query it also lists plugins and informers, which do not change the code.
 //! - `/readyz/plugins/NAME` is the same for one plugin.
 //!
-//! All but `/healthz` and `/metrics` answer with JSON if the query says `format=json` or the request accepts `application/json`.
+//! All but `/healthz` and `/metrics` answer with JSON if the query says `format=json` or the request accepts
+//! `application/json`.
 
 use std::{fmt::Write as _, future::Future, io, sync::Arc, thread};
 
@@ -64,10 +65,11 @@ pub struct State {
     pub control: Arc<dyn Control>,
 }
 
-/// Serves on a thread of its own until `shutdown`. The receiver gets the result of [`serve`], or an error if the thread panicked.
+/// Serves on a thread of its own until `shutdown`. The receiver gets the result of [`serve`], or an error if the thread
+/// panicked.
 ///
-/// No plugin, no request to the API server and no lock of the host delays `/healthz`. It is answered on this thread, and everything else on
-/// others.
+/// No plugin, no request to the API server and no lock of the host delays `/healthz`. It is answered on this thread,
+/// and everything else on others.
 ///
 /// # Errors
 /// If the thread or its runtime cannot be started.

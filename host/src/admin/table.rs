@@ -11,7 +11,8 @@ pub(super) use plugins::plugins;
 /// Writes a line below a row: how deep it is indented, and its text.
 type Below<'a> = &'a mut dyn FnMut(usize, &str);
 
-/// Returns `line` as a terminal may show it. A plugin's text could otherwise begin a line of its own, or steer the terminal.
+/// Returns `line` as a terminal may show it. A plugin's text could otherwise begin a line of its own, or steer the
+/// terminal.
 pub(super) fn printable(line: &str) -> String {
     let mut shown = String::with_capacity(line.len());
     for c in line.chars() {

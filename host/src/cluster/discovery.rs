@@ -155,7 +155,8 @@ fn segment(name: &str) -> String {
     escaped
 }
 
-/// The used parts of an `APIResourceList`, an `APIGroup` or an `APIGroupList`. Each document has the members of one of them.
+/// The used parts of an `APIResourceList`, an `APIGroup` or an `APIGroupList`. Each document has the members of one of
+/// them.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Document {

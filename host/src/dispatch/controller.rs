@@ -312,8 +312,8 @@ impl Controller {
         self.ledger.queue().wake_all();
     }
 
-    /// Writes the postponed statuses of a controller that has ended, and their Events. The plugin's [fence](crate::writer::Fence) bounds
-    /// how long this takes.
+    /// Writes the postponed statuses of a controller that has ended, and their Events. The plugin's
+    /// [fence](crate::writer::Fence) bounds how long this takes.
     pub(super) async fn write_deferred(&self) {
         let serving = self.serving();
         let writing = self.ledger.take_all_deferred().into_iter().map(async |(key, uid, Left { status, events })| {

@@ -158,8 +158,8 @@ impl CallImports {
         Self { access, reading: Arc::default(), own: None, may_write: true }
     }
 
-    /// Creates the imports of a review. Its reads are not tracked, and it may not write: the API server may still reject
-    /// the request, or only try it.
+    /// Creates the imports of a review. Its reads are not tracked, and it may not write: the API server may still
+    /// reject the request, or only try it.
     pub(super) fn reviewing(access: Arc<Access>) -> Self {
         Self { access, reading: Arc::default(), own: None, may_write: false }
     }

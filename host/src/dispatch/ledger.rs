@@ -173,7 +173,8 @@ impl Ledger {
     }
 
     /// Postpones the status of an object to the next reconcile of its key, if that one comes as soon as a worker is
-    /// free. It does not if a breaker, a quarantine, a rate or a shutdown may delay the key. `events` wait with the status.
+    /// free. It does not if a breaker, a quarantine, a rate or a shutdown may delay the key. `events` wait with the
+    /// status.
     pub(super) fn defer(&self, record: &Record, object: &Object, status: &str, events: &KeyEvents) -> Deferral {
         let key = object.key();
         let is_next = {
@@ -190,8 +191,8 @@ impl Ledger {
         events.is_empty() || self.deferred.put(object.key(), object.uid(), Left { status: None, events })
     }
 
-    /// Removes and returns what the last reconcile of this key has left. Empty if it left nothing, or if that belonged to
-    /// another object of that name.
+    /// Removes and returns what the last reconcile of this key has left. Empty if it left nothing, or if that belonged
+    /// to another object of that name.
     pub(super) fn take_deferred(&self, key: &Key, object: Option<&Object>) -> Left {
         self.deferred.take(key, object.map(Object::uid)).unwrap_or_default()
     }

@@ -1,6 +1,7 @@
 //! Names the finalizers that nobody removes any more, after a plugin was removed or has another manifest.
 //!
-//! The host does not remove them: their cleanup never ran, and the plugin may come back. So people learn which objects they have to free.
+//! The host does not remove them: their cleanup never ran, and the plugin may come back. So people learn which objects
+//! they have to free.
 
 use std::sync::Arc;
 

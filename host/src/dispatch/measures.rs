@@ -1,7 +1,7 @@
 //! The metrics of a plugin itself, over all its revisions.
 //!
-//! A call changes them at once. They are kept while the plugin is active: see [`Series::declare`]. Nothing here is locked or
-//! allocated for a plugin that has no metrics.
+//! A call changes them at once. They are kept while the plugin is active: see [`Series::declare`]. Nothing here is
+//! locked or allocated for a plugin that has no metrics.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,8 @@
-//! What controllers and plugins' calls come to: reconciles and queues as controller-runtime counts them, wakes, backlogs and calls.
+//! What controllers and plugins' calls come to: reconciles and queues as controller-runtime counts them, wakes,
+//! backlogs and calls.
 //!
-//! Events are counted as they happen, by [`Calls`]. What controllers hold is read at each scrape. Controllers of one name are summed up: a
-//! new one begins before the old one ends.
+//! Events are counted as they happen, by [`Calls`]. What controllers hold is read at each scrape. Controllers of one
+//! name are summed up: a new one begins before the old one ends.
 //!
 //! `own` encodes the metrics that plugins declare.
 
@@ -87,7 +88,8 @@ impl Default for PluginCalls {
         Self {
             quarantined: AtomicBool::new(false),
             quarantines: AtomicU64::new(0),
-            // 10 µs to 168 s: an idle host takes a key at once, and one of ten thousand that wait for a slow plugin may wait for minutes.
+            // 10 µs to 168 s: an idle host takes a key at once, and one of ten thousand that wait for a slow plugin may
+            // wait for minutes.
             queue_waits: Histogram::new(exponential_buckets(1e-5, 4.0, 13)),
             // 10 µs to 10 s: an empty call takes less, the deadline comes at the end.
             calls: Histogram::new(exponential_buckets(1e-5, 2.0, 21)),
@@ -438,7 +440,8 @@ fn wakes(all: &Controllers, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
     counters(encoder, "pilothouse_gone_dropped", help, each(all, |held| held.gone_dropped))
 }
 
-/// Encodes what waits for `map`, for `observe` and for predicates. Controllers and the observer of one plugin are summed up.
+/// Encodes what waits for `map`, for `observe` and for predicates. Controllers and the observer of one plugin are
+/// summed up.
 fn hooks(dispatch: &Dispatch, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let mut backlogs = BTreeMap::<(PluginName, &str), [u64; 3]>::new();
     let mut predicates = BTreeMap::<PluginName, [u64; 3]>::new();

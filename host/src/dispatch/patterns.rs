@@ -23,7 +23,8 @@ use crate::{cluster, name::PluginName, plugin::Candidate, wasm::Revision};
 /// Largest number of watches that the patterns of a plugin cause, even if `limits.watches` allows more.
 const MAX_MATCHED: usize = 1024;
 
-/// Time for the look at all kinds when a plugin is activated. Without an answer, the plugin begins with the kinds of before.
+/// Time for the look at all kinds when a plugin is activated. Without an answer, the plugin begins with the kinds of
+/// before.
 const LOOK_WITHIN: Duration = Duration::from_secs(30);
 
 /// Time between two looks for kinds that no CustomResourceDefinition announces, such as those of an aggregated server.

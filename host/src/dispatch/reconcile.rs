@@ -138,9 +138,11 @@ impl Turn<'_> {
         ControlFlow::Continue(Subject { object, phase, failures, left })
     }
 
-    /// Makes sure that a live object has the controller's finalizer, before its first call. Breaks if there is nothing to call for now.
+    /// Makes sure that a live object has the controller's finalizer, before its first call. Breaks if there is nothing
+    /// to call for now.
     ///
-    /// An object that is being deleted without the finalizer is finished: its cleanup is done, or it was never reconciled.
+    /// An object that is being deleted without the finalizer is finished: its cleanup is done, or it was never
+    /// reconciled.
     async fn hold(&self, finalizer: &str, object: &Arc<Object>, phase: Phase) -> ControlFlow<Ended> {
         let Wakes { ledger, .. } = self.wakes;
         if object.has_finalizer(finalizer) || (phase == Phase::Live && object.unreadable().is_some()) {
@@ -159,7 +161,8 @@ impl Turn<'_> {
         let error = match self.serving.access.writer.add_finalizer(object, finalizer).await {
             // The cache lags.
             Ok(Finalizing::Unchanged) => return ControlFlow::Continue(()),
-            // The write has woken the key already, unless the controller's predicate filters it out. So there is one call and not two.
+            // The write has woken the key already, unless the controller's predicate filters it out. So there is one
+            // call and not two.
             Ok(Finalizing::Written) => {
                 return ControlFlow::Break(Ended { next: Next::After(Duration::ZERO), attempt: None });
             }
@@ -250,8 +253,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Writes the children and the status, removes the finalizer, and writes the Events. A failed write makes the reconcile a failed
-    /// one.
+    /// Writes the children and the status, removes the finalizer, and writes the Events. A failed write makes the
+    /// reconcile a failed one.
     async fn write_outcome(&self, subject: &Subject, outcome: Outcome, reading: Option<&Reading>) -> (End, Report) {
         let Serving { access, view, .. } = &*self.serving;
         let Outcome { children, status, requeue_after, watches, events: new } = outcome;

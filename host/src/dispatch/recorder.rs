@@ -1,7 +1,7 @@
 //! Events of one plugin, within its grants.
 //!
-//! The object of an Event is looked up in the cache, with the grants of the plugin. So an Event reveals nothing that the plugin could not
-//! read, and has the uid by which `kubectl describe` finds it.
+//! The object of an Event is looked up in the cache, with the grants of the plugin. So an Event reveals nothing that
+//! the plugin could not read, and has the uid by which `kubectl describe` finds it.
 
 use std::sync::Arc;
 

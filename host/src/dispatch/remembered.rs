@@ -21,9 +21,8 @@ const READS: usize = 4;
 /// have not taken. For the default of 1 GiB it is [`MAX_GONE_BYTES`], the upper bound.
 const GONE: usize = 8;
 
-/// Errors of failing keys may take this fraction, and again postponed statuses with their Events, and what keys ask to be
-/// watched. For the default of 1 GiB it is
-/// [`MAX_TEXTS`].
+/// Errors of failing keys may take this fraction, and again postponed statuses with their Events, and what keys ask to
+/// be watched. For the default of 1 GiB it is [`MAX_TEXTS`].
 const TEXTS: usize = 256;
 
 /// Superseded versions of objects that wait for a predicate may take this fraction. For the default of 1 GiB it is

@@ -1,7 +1,7 @@
 //! Answers the webhooks of a plugin: reviews of requests to the API server, and conversions of objects.
 //!
-//! The plugin is called within the time that the API server waits, on the plugin's own account. At most [`AT_ONCE`] calls run at once, and
-//! [`QUEUE`] wait. The failure policy of the webhook decides about what is not answered.
+//! The plugin is called within the time that the API server waits, on the plugin's own account. At most [`AT_ONCE`]
+//! calls run at once, and [`QUEUE`] wait. The failure policy of the webhook decides about what is not answered.
 //!
 //! ```text
 //! HTTPS server ─► granted? ─► free slot? ─► informers synced? ─► `validate`, `mutate`, `convert` (the revision of the moment)

@@ -73,8 +73,8 @@ impl<S: Clone + PartialEq> Routes<S> {
         }
     }
 
-    /// Subscribes to everything in `wanted`, and to nothing else of this part. `subscriber` makes the closure that the informer
-    /// calls with each change.
+    /// Subscribes to everything in `wanted`, and to nothing else of this part. `subscriber` makes the closure that the
+    /// informer calls with each change.
     ///
     /// Subscriptions that stay are kept and hear nothing twice. The others end after the new ones have begun, so that
     /// no change is missed.
@@ -133,7 +133,8 @@ impl<S: Clone + PartialEq> Routes<S> {
         }
     }
 
-    /// Decides at a glance whether a change matters to a listener. An undecided change waits for [`judge`](Self::judge).
+    /// Decides at a glance whether a change matters to a listener. An undecided change waits for
+    /// [`judge`](Self::judge).
     pub(super) fn hear(&self, listener: &Arc<Listener<S>>, change: &Change, origin: Origin) -> Relevance {
         self.judging.hear(listener, change, origin)
     }

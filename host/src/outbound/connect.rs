@@ -158,8 +158,8 @@ impl Connector {
     }
 }
 
-/// Refuses addresses that are not public, unless `private`, and link-local ones of a name anyway. Otherwise a Service without a selector or
-/// a record of DNS could lead to the metadata service, which has the machine's credentials.
+/// Refuses addresses that are not public, unless `private`, and link-local ones of a name anyway. Otherwise a Service
+/// without a selector or a record of DNS could lead to the metadata service, which has the machine's credentials.
 pub(super) fn check_public(host: &Host, addresses: &[SocketAddr], private: bool) -> Result<(), HttpError> {
     for address in addresses.iter().map(SocketAddr::ip) {
         if matches!(host, Host::Name(_)) && is_link_local(address) {

@@ -19,20 +19,22 @@ use crate::{
 
 /// Makes revisions serve.
 pub trait Activate: Send + Sync + 'static {
-    /// Makes the candidate serve, in place of the plugin's older revision: every call from then on goes to the candidate.
+    /// Makes the candidate serve, in place of the plugin's older revision: every call from then on goes to the
+    /// candidate.
     ///
-    /// Waits for the informers that the candidate needs. The older revision serves meanwhile. If only grants or limits changed, the candidate
-    /// has the revision that serves.
+    /// Waits for the informers that the candidate needs. The older revision serves meanwhile. If only grants or limits
+    /// changed, the candidate has the revision that serves.
     ///
     /// # Errors
     /// Fails if the candidate cannot serve. The older revision goes on.
     ///
     /// # Cancellation
-    /// The future is dropped when a newer file replaces the candidate. Then one of the two revisions serves, as a whole.
+    /// The future is dropped when a newer file replaces the candidate. Then one of the two revisions serves, as a
+    /// whole.
     fn activate(&self, candidate: Candidate) -> BoxFuture<'_, Result<(), ActivateError>>;
 
-    /// Returns when the candidate that serves is to be activated again, because the API server serves other kinds for the patterns of its
-    /// manifest. Never returns for a plugin without patterns.
+    /// Returns when the candidate that serves is to be activated again, because the API server serves other kinds for
+    /// the patterns of its manifest. Never returns for a plugin without patterns.
     fn kinds_changed<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         let _ = name;
         Box::pin(std::future::pending())
@@ -72,7 +74,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns how many keys a controller may reconcile at once: `asked` by its manifest, or the administrator's limit if that is lower.
+    /// Returns how many keys a controller may reconcile at once: `asked` by its manifest, or the administrator's limit
+    /// if that is lower.
     pub fn concurrency(&self, asked: u32) -> u32 {
         self.limits.max_concurrency.map_or(asked, |most| most.get().min(asked))
     }
@@ -139,8 +142,8 @@ pub(super) struct Verified {
 
 /// Compares what the revision needs with what is granted.
 ///
-/// A controller that may not read its kinds would never be woken, and nothing would show that. So such a plugin is refused. Any other
-/// permission that is not granted fails when it is used, and causes a warning here.
+/// A controller that may not read its kinds would never be woken, and nothing would show that. So such a plugin is
+/// refused. Any other permission that is not granted fails when it is used, and causes a warning here.
 ///
 /// # Errors
 /// Returns what is missing, and the lines to add to the administrator's file.
@@ -220,7 +223,8 @@ pub(crate) fn all_grants(manifest: &Manifest) -> String {
     yaml
 }
 
-/// Returns what a host in a cluster would not grant, though this one does. `None` if the administrator's file grants all.
+/// Returns what a host in a cluster would not grant, though this one does. `None` if the administrator's file grants
+/// all.
 fn only_in_dev(name: &PluginName, manifest: &Manifest, settings: &Settings) -> Option<String> {
     let ungranted = ungranted(name, manifest, &settings.file);
     if ungranted.is_empty() {
@@ -238,8 +242,8 @@ fn only_in_dev(name: &PluginName, manifest: &Manifest, settings: &Settings) -> O
     ))
 }
 
-/// Refuses a manifest that causes more watches at the API server than the plugin may have. A kind that is granted only in some namespaces has a
-/// watch in each. Those count once, as the plugin did not ask for them.
+/// Refuses a manifest that causes more watches at the API server than the plugin may have. A kind that is granted only
+/// in some namespaces has a watch in each. Those count once, as the plugin did not ask for them.
 fn within_watches(manifest: &Manifest, limits: &grant::Limits) -> Result<(), String> {
     let requests = bounded(manifest.requests(), |_| Runs::No);
     let (watches, most) = (plan(&requests, |_| false).len(), limits.watches().get());

@@ -19,13 +19,13 @@ use crate::{
     wasm::{Digest, MAX_FILE, PluginFile},
 };
 
-/// Time after which a missing file counts as removed. Replacing a file by hand leaves a gap: `rm`, then `cp`, or a linker that deletes its output
-/// first.
+/// Time after which a missing file counts as removed. Replacing a file by hand leaves a gap: `rm`, then `cp`, or a
+/// linker that deletes its output first.
 pub(super) const GAP: Duration = Duration::from_millis(500);
 
-/// Age up to which a file is read again at the next look. Two changes within one tick of the file system's clock (4 ms on Linux, 2 s on FAT) have
-/// the same time. A file's time may also lie ahead of the system's clock. So a file that has been the same for this long, by a monotonic
-/// clock, is not read again.
+/// Age up to which a file is read again at the next look. Two changes within one tick of the file system's clock (4 ms
+/// on Linux, 2 s on FAT) have the same time. A file's time may also lie ahead of the system's clock. So a file that has
+/// been the same for this long, by a monotonic clock, is not read again.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Upper bound for settings, in bytes. The largest object that Kubernetes stores has 1.5 MiB.

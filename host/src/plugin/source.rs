@@ -1,9 +1,9 @@
 //! Watches a directory of plugins.
 //!
-//! `<name>.wasm` is a plugin, and `<name>.yaml` beside it holds the administrator's settings. Other files are ignored. A [`Source`] looks at
-//! the directory when the system reports a change and has been quiet for a moment. It also looks every two seconds, because network volumes
-//! report nothing and a watch can be lost. Changes are found by content, so a file may be written in place, renamed over, or replaced by the
-//! symbolic links of a ConfigMap volume.
+//! `<name>.wasm` is a plugin, and `<name>.yaml` beside it holds the administrator's settings. Other files are ignored.
+//! A [`Source`] looks at the directory when the system reports a change and has been quiet for a moment. It also looks
+//! every two seconds, because network volumes report nothing and a watch can be lost. Changes are found by content, so
+//! a file may be written in place, renamed over, or replaced by the symbolic links of a ConfigMap volume.
 //!
 //! ```text
 //! events ─► quiet for 50 ms ─┐
@@ -13,7 +13,8 @@
 //!
 //! # Guarantees
 //! - The last [`Change`] of a name shows what the directory holds, at most two seconds after it was written.
-//! - A file that is missing for a moment, as while it is replaced by hand, is not reported as removed. Nor is `<name>.yaml`.
+//! - A file that is missing for a moment, as while it is replaced by hand, is not reported as removed. Nor is
+//!   `<name>.yaml`.
 //! - A directory that is missing or cannot be read removes nothing, and is reported. Most often a volume is away.
 
 use std::{

@@ -210,7 +210,8 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// A file failed at `stage`, in one word: [`LoadError::kind`](crate::wasm::LoadError::kind) or
-    /// [`DescribeError::kind`](crate::wasm::DescribeError::kind), `decode` or `identity` for settings, `grants`, `cluster`.
+    /// [`DescribeError::kind`](crate::wasm::DescribeError::kind), `decode` or `identity` for settings, `grants`,
+    /// `cluster`.
     fn failed(&self, plugin: &PluginName, stage: Stage, kind: &'static str) {
         let _ = (plugin, stage, kind);
     }

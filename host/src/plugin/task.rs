@@ -28,7 +28,8 @@ use crate::{
     yaml,
 };
 
-/// Time to find out whether the objects to which a file refers exist. A server that responds does so in some milliseconds.
+/// Time to find out whether the objects to which a file refers exist. A server that responds does so in some
+/// milliseconds.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time until the next try to follow the kinds of patterns, after one has failed.
@@ -47,7 +48,8 @@ pub(super) enum Wish {
 pub(super) struct Task {
     shared: Arc<Shared>,
     wish: watch::Receiver<Wish>,
-    /// The plugin's account of the guests' threads. It stays open while the plugin is known, so that what it used counts.
+    /// The plugin's account of the guests' threads. It stays open while the plugin is known, so that what it used
+    /// counts.
     account: Account,
     status: Status,
     /// The file that is being compiled. That goes on if only the settings change.
@@ -59,7 +61,8 @@ pub(super) struct Task {
     /// What the last file refers to, and what of its changes was seen.
     watched: Option<(Arc<Watched>, watch::Receiver<()>)>,
     active: Option<Active>,
-    /// `true` if something else than `active` may serve: an activation was dropped half-way, or an earlier task panicked.
+    /// `true` if something else than `active` may serve: an activation was dropped half-way, or an earlier task
+    /// panicked.
     is_unsure: bool,
 }
 
@@ -69,7 +72,8 @@ type Compiling = BoxFuture<'static, Result<Compiled, Refusal>>;
 struct Active {
     candidate: Candidate,
     settings: Settings,
-    /// `true` if the revision was described with the config of these settings. If it refused them, it has an older config.
+    /// `true` if the revision was described with the config of these settings. If it refused them, it has an older
+    /// config.
     has_config: bool,
 }
 
@@ -134,8 +138,8 @@ impl Task {
         }
     }
 
-    /// Brings the files up, and does so again when something changes to which they refer, or as long as that may help. Returns when there are
-    /// newer files.
+    /// Brings the files up, and does so again when something changes to which they refer, or as long as that may help.
+    /// Returns when there are newer files.
     async fn bring_up_until_settled(&mut self, found: &Found, seen: Instant) {
         let mut retries = Retries::of(&found.name);
         while let Some(retry) = self.bring_up(found, seen).await {
@@ -145,8 +149,8 @@ impl Task {
         }
     }
 
-    /// Waits until something calls for work on the files, at most for `delay`. Meanwhile, the candidate that serves is activated again whenever
-    /// the kinds of its patterns change.
+    /// Waits until something calls for work on the files, at most for `delay`. Meanwhile, the candidate that serves is
+    /// activated again whenever the kinds of its patterns change.
     async fn rest(&mut self, delay: Option<Duration>) -> Until {
         let mut newer = self.wish.clone();
         let mut watched = self.watched.clone();
@@ -244,8 +248,8 @@ impl Task {
         Some(self.settle(found, &refusals))
     }
 
-    /// Reads the administrator's file, claims the identity that it gives the plugin, and fills in the values to which it refers. If a value is
-    /// missing, the result is the file with the configuration of before, and why.
+    /// Reads the administrator's file, claims the identity that it gives the plugin, and fills in the values to which
+    /// it refers. If a value is missing, the result is the file with the configuration of before, and why.
     async fn settings(&mut self, file: &SettingsFile) -> Result<(Settings, Option<Refusal>), Refusal> {
         let name = &self.status.plugin.clone();
         let (file, missing) = read_settings(file, name)?;
@@ -410,7 +414,8 @@ impl Task {
     async fn activate(&mut self, candidate: Candidate, settings: &Settings, has_config: bool) -> Result<(), Halt> {
         let mut newer = self.wish.clone();
         let before = std::mem::replace(&mut self.is_unsure, true);
-        // On the plugin's account: its manifest decides how much work that is, and the threads for requests are for everybody.
+        // On the plugin's account: its manifest decides how much work that is, and the threads for requests are for
+        // everybody.
         let (shared, asked, superseded) = (self.shared.clone(), candidate.clone(), CancellationToken::new());
         let activate = {
             let superseded = superseded.clone();

@@ -131,8 +131,8 @@ impl Limiter {
         may
     }
 
-    /// Counts bytes that the host holds for the call, until the result is dropped. Returns `None` if the plugin's limit does
-    /// not allow them.
+    /// Counts bytes that the host holds for the call, until the result is dropped. Returns `None` if the plugin's limit
+    /// does not allow them.
     pub(crate) fn charge(&self, bytes: usize) -> Option<MemoryCharge> {
         self.held.charge(bytes, self.most())
     }

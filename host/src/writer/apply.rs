@@ -111,8 +111,8 @@ impl Writer {
         Ok(Write::Done)
     }
 
-    /// Deletes a child that cannot be changed, if the server still has this version of it. The next reconcile creates it anew: the end of the
-    /// deletion wakes the key.
+    /// Deletes a child that cannot be changed, if the server still has this version of it. The next reconcile creates
+    /// it anew: the end of the deletion wakes the key.
     async fn replace(&self, of: &TypeMeta, key: &Key, live: &Object) -> Result<Write, Error> {
         self.grants.load().check(Verb::Delete, of, None, key.namespace.as_deref(), Some(&key.name))?;
         let options = DeleteOptions {
@@ -164,8 +164,8 @@ impl Writer {
 
     /// Applies a child once more, with the mark, if its `answer` does not prove that it is as it was applied.
     ///
-    /// Returns the newest answer. Returns `None` if somebody changed the child meanwhile: that change wakes the key, and the next reconcile
-    /// marks it.
+    /// Returns the newest answer. Returns `None` if somebody changed the child meanwhile: that change wakes the key,
+    /// and the next reconcile marks it.
     async fn mark(&self, answer: Arc<Object>, desired: &mut Desired) -> Option<Arc<Object>> {
         if mark::is_marked(&answer, self.manager()) {
             return Some(answer);
@@ -207,7 +207,8 @@ mod tests {
                 ..cluster::Status::default()
             })))
         };
-        // As kube-apiserver 1.36 words them, in this order: ConfigMap, Job and Deployment, Service, RoleBinding, StatefulSet, Pod, PVC.
+        // As kube-apiserver 1.36 words them, in this order: ConfigMap, Job and Deployment, Service, RoleBinding,
+        // StatefulSet, Pod, PVC.
         for message in [
             "Forbidden: field is immutable when `immutable` is set",
             "Invalid value: {\"matchLabels\":{\"app\":\"a\"}}: field is immutable",

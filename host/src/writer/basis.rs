@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::handle::Owner;
 use crate::informer::{Lapse, View};
 
-/// A version that no object has. An apply under it creates an object, and fails with 409 if one exists: kube-apiserver compares versions
-/// only with objects that exist. etcd's revisions are signed and never reach this number.
+/// A version that no object has. An apply under it creates an object, and fails with 409 if one exists: kube-apiserver
+/// compares versions only with objects that exist. etcd's revisions are signed and never reach this number.
 const NO_VERSION: ResourceVersion = ResourceVersion(i64::MAX.unsigned_abs());
 
 /// What the server must have for a write to be carried out.
@@ -20,7 +20,8 @@ pub(super) enum Basis {
     Nothing,
     /// This version of an object that is ours, or is adopted. Other managers' fields are taken over.
     Version(ResourceVersion),
-    /// Anything: a live read found no object, and the server rejects [`Basis::Nothing`]. Other managers' fields are not taken over.
+    /// Anything: a live read found no object, and the server rejects [`Basis::Nothing`]. Other managers' fields are not
+    /// taken over.
     Anything,
 }
 
@@ -79,7 +80,8 @@ pub(super) fn unknown(owner: &Owner<'_>, view: &View) -> Vec<(TypeMeta, Lapse)> 
     owner.owns.iter().filter_map(|of| view.lapse(of, namespace).map(|lapse| (of.clone(), lapse))).collect()
 }
 
-/// `true` if the caches show which children an owner has and should have: the watches of its kind and of the kinds that it owns are up.
+/// `true` if the caches show which children an owner has and should have: the watches of its kind and of the kinds that
+/// it owns are up.
 pub(crate) fn is_known(owner_of: &TypeMeta, owns: &[TypeMeta], namespace: Option<&str>, view: &View) -> bool {
     owns.iter().chain([owner_of]).all(|of| view.lapse(of, namespace).is_none())
 }

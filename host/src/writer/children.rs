@@ -50,7 +50,8 @@ impl Turn {
 }
 
 impl Writer {
-    /// Makes `children` the children of `owner`: applies what differs, and deletes what this plugin applied and no longer names.
+    /// Makes `children` the children of `owner`: applies what differs, and deletes what this plugin applied and no
+    /// longer names.
     ///
     /// If a child is invalid, nothing is deleted: the invalid child may be the one that would be deleted.
     pub async fn children(&self, owner: &Owner<'_>, view: &View, children: Vec<Child>) -> Report {
@@ -148,7 +149,8 @@ impl Writer {
             && !child.is_deleting()
     }
 
-    /// Deletes a child if the server has the version that the cache shows, or if it is still this plugin's. Any other object stays.
+    /// Deletes a child if the server has the version that the cache shows, or if it is still this plugin's. Any other
+    /// object stays.
     async fn prune_child(&self, owner: &Owner<'_>, child: &Object) -> Result<Write, Error> {
         let (of, key) = (child.type_meta(), child.key());
         self.grants.load().check(Verb::Delete, of, None, key.namespace.as_deref(), Some(&key.name))?;

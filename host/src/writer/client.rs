@@ -1,4 +1,5 @@
-//! The imperative style: each call of a plugin's `client` sends one request within its grants, and puts the answer into the cache.
+//! The imperative style: each call of a plugin's `client` sends one request within its grants, and puts the answer into
+//! the cache.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -68,8 +69,9 @@ fn small(what: &str, bytes: usize) -> Result<(), ClientError> {
     Err(ClientError::Invalid(format!("{what} has {bytes} bytes, and an API server takes at most {MAX_OBJECT}")))
 }
 
-/// The members of `metadata` that a plugin gets of an object that it may not read: those that name the object, and those that only the API
-/// server writes. A JSON patch can copy any part of an object into its labels, annotations, finalizers and owners, so they are left out.
+/// The members of `metadata` that a plugin gets of an object that it may not read: those that name the object, and
+/// those that only the API server writes. A JSON patch can copy any part of an object into its labels, annotations,
+/// finalizers and owners, so they are left out.
 const IDENTITY: [&str; 7] =
     ["name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp"];
 
@@ -206,7 +208,8 @@ impl Writer {
         Ok(String::from_utf8_lossy(&log).into_owned())
     }
 
-    /// Evicts a Pod, if its budgets allow it. The cache shows it when the watch does: the server answers with a `Status`.
+    /// Evicts a Pod, if its budgets allow it. The cache shows it when the watch does: the server answers with a
+    /// `Status`.
     pub async fn evict(
         &self,
         pod: &Key,
@@ -284,8 +287,8 @@ impl Writer {
         Ok(self.delete(of, &key, &options).await?)
     }
 
-    /// Returns what the plugin may see of the answer to a write. The whole answer is in the cache. A plugin that may read the object or the
-    /// scale sees a scale whole.
+    /// Returns what the plugin may see of the answer to a write. The whole answer is in the cache. A plugin that may
+    /// read the object or the scale sees a scale whole.
     fn visible(
         &self,
         of: &TypeMeta,
@@ -309,8 +312,8 @@ impl Writer {
         identity(&answer, false).map(Arc::new).map_err(ClientError::Answer)
     }
 
-    /// Waits for the answer to a write. An object that is stored enters the cache. A scale is of another kind, and a review has neither uid nor
-    /// version: the plugin gets them, and the cache does not.
+    /// Waits for the answer to a write. An object that is stored enters the cache. A scale is of another kind, and a
+    /// review has neither uid nor version: the plugin gets them, and the cache does not.
     async fn written_part(
         &self,
         verb: &'static str,
@@ -328,8 +331,8 @@ impl Writer {
         self.visible(of, key, subresource, answer.map_err(ClientError::Answer)?)
     }
 
-    /// Reads the kind and key of an object, if the plugin may write it. An object that is created may have `metadata.generateName` in place of a
-    /// name. One that is not stored needs neither.
+    /// Reads the kind and key of an object, if the plugin may write it. An object that is created may have
+    /// `metadata.generateName` in place of a name. One that is not stored needs neither.
     async fn argument(
         &self,
         object: &str,
@@ -362,7 +365,8 @@ impl Writer {
     }
 
     /// Returns the key with the namespace that the kind's scope requires, if the plugin may do this there. The grants
-    /// are checked for the namespace that the request will have. The scope is looked up only if one of the two namespaces is granted.
+    /// are checked for the namespace that the request will have. The scope is looked up only if one of the two
+    /// namespaces is granted.
     async fn placed(
         &self,
         (verb, of, subresource): (Verb, &TypeMeta, Option<Subresource>),

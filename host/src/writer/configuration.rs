@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Writer {
-    /// Applies a webhook configuration, unless `live` shows that the apply would change nothing. Returns `true` if it was sent.
+    /// Applies a webhook configuration, unless `live` shows that the apply would change nothing. Returns `true` if it
+    /// was sent.
     ///
     /// # Errors
     /// If this process may not act, or the API server rejects the request.

@@ -48,8 +48,8 @@ pub enum CrdError {
 }
 
 impl Writer {
-    /// Applies the definitions that differ from what the server has, and waits until their kinds are served. A definition that the plugin
-    /// may not install is skipped: its informers wait until somebody else installs it.
+    /// Applies the definitions that differ from what the server has, and waits until their kinds are served. A
+    /// definition that the plugin may not install is skipped: its informers wait until somebody else installs it.
     ///
     /// Definitions with the conversion strategy `Webhook` get the address of this host.
     ///

@@ -44,7 +44,8 @@ pub(super) struct Desired {
 }
 
 impl Writer {
-    /// Checks the child at position `at`, and adds its namespace and its owner. Sends a request only for a kind that is not known yet.
+    /// Checks the child at position `at`, and adds its namespace and its owner. Sends a request only for a kind that is
+    /// not known yet.
     pub(super) async fn desire(
         &self,
         owner: &Owner<'_>,
@@ -130,8 +131,9 @@ impl Writer {
 
 /// Replaces a Secret's `stringData` by the `data` that the server makes of it.
 ///
-/// The server does not store `stringData`, and its field set names it all the same: a change of such a key could not be seen there. A key that is
-/// in both has the text of `stringData`, as on the server. The server rejects what is not a map of texts.
+/// The server does not store `stringData`, and its field set names it all the same: a change of such a key could not be
+/// seen there. A key that is in both has the text of `stringData`, as on the server. The server rejects what is not a
+/// map of texts.
 fn encode_texts(secret: &mut Map<String, Value>) {
     let is_map = |value: &Value| value.is_object() || value.is_null();
     let texts = match secret.get("stringData") {

@@ -30,7 +30,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// The address of the webhooks, and the certificates of the authorities that the API server must trust. Clones share them.
+/// The address of the webhooks, and the certificates of the authorities that the API server must trust. Clones share
+/// them.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     address: Address,

@@ -1,7 +1,8 @@
 //! Writes Events of the core group about objects, as `kubectl describe` shows them.
 //!
-//! A task of their own writes them, from a bounded queue and at a limited rate. Callers do not wait. If the API server is away or forbids
-//! them, only the Events are lost. [`pilothouse_core::event`] decides which are written, counted or dropped.
+//! A task of their own writes them, from a bounded queue and at a limited rate. Callers do not wait. If the API server
+//! is away or forbids them, only the Events are lost. [`pilothouse_core::event`] decides which are written, counted or
+//! dropped.
 //!
 //! Each Event has a [`Source`]: the host, or a plugin. Sources take turns, and each has its own rate for an object.
 
@@ -39,8 +40,8 @@ use crate::{
     name::PluginName,
 };
 
-/// Upper bound for Events that wait, as in client-go's broadcaster. Sources take turns. When it is reached, the source with the most waiting
-/// Events loses its newest.
+/// Upper bound for Events that wait, as in client-go's broadcaster. Sources take turns. When it is reached, the source
+/// with the most waiting Events loses its newest.
 const WAITING: usize = 1000;
 
 /// Rate of requests to the API server. client-go's clients for Events have the same.
@@ -241,8 +242,8 @@ impl Counts {
 }
 
 impl Events {
-    /// Writes to `cluster`, on the runtime `io`, while `acting` is on. `instance` names this process among others, in `reportingInstance`.
-    /// Counts the Events of plugins in `plugins`.
+    /// Writes to `cluster`, on the runtime `io`, while `acting` is on. `instance` names this process among others, in
+    /// `reportingInstance`. Counts the Events of plugins in `plugins`.
     pub fn start(cluster: Cluster, acting: Acting, plugins: Arc<PluginEvents>, instance: &str, io: &Handle) -> Self {
         let (waiting, open) = (Arc::<Waiting>::default(), CancellationToken::new());
         let counts = Counts { host: Arc::default(), plugins };
@@ -406,8 +407,8 @@ fn is_expected(error: &cluster::Error) -> bool {
     }
 }
 
-/// Returns the beginning of an object's name as part of an Event's name. That is a DNS subdomain, while names of roles may have colons and
-/// capitals.
+/// Returns the beginning of an object's name as part of an Event's name. That is a DNS subdomain, while names of roles
+/// may have colons and capitals.
 fn event_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let labels = name[..name.floor_char_boundary(NAME)].split('.');
@@ -441,7 +442,8 @@ mod tests {
         let lost = (0..10_000).filter_map(|number| queues.add(draft(&busy, number)));
         let lost = lost.filter(|loser| *loser == busy).count();
         assert_eq!((queues.len, lost), (WAITING, 9_000));
-        // Another's is taken all the same, and is next but one at the latest. So is what the host says about the busy one.
+        // Another's is taken all the same, and is next but one at the latest. So is what the host says about the busy
+        // one.
         let host = Source::Host(plugin("busy"));
         assert_eq!(queues.add(draft(&quiet, 77)), Some(busy.clone()));
         assert_eq!(queues.add(draft(&host, 88)), Some(busy.clone()));

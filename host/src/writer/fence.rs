@@ -1,8 +1,8 @@
 //! Decides whether a plugin may begin another request.
 //!
-//! It may not while this process may not act ([`Acting`]), and never again once the plugin is removed or disabled, or the host stops. One
-//! outcome may be ten thousand children, and a server may take a second for each. So every write asks the fence right before it is sent.
-//! A request that is under way ends, so that its answer is known.
+//! It may not while this process may not act ([`Acting`]), and never again once the plugin is removed or disabled, or
+//! the host stops. One outcome may be ten thousand children, and a server may take a second for each. So every write
+//! asks the fence right before it is sent. A request that is under way ends, so that its answer is known.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -13,8 +13,9 @@ use tokio::time::Instant;
 
 use crate::acting::Acting;
 
-/// How long a plugin that was removed or disabled may begin writes. A reconcile that writes a few children and a status ends well within it,
-/// and leaves no object half done. A plugin that does harm is stopped by it before anybody could do more.
+/// How long a plugin that was removed or disabled may begin writes. A reconcile that writes a few children and a status
+/// ends well within it, and leaves no object half done. A plugin that does harm is stopped by it before anybody could
+/// do more.
 pub const WITHDRAWN_AFTER: Duration = Duration::from_secs(1);
 
 /// The fence of a plugin that goes on.

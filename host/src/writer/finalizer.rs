@@ -1,7 +1,9 @@
-//! The finalizer that a manifest names. It is added before the first reconcile of an object, and removed after its cleanup.
+//! The finalizer that a manifest names. It is added before the first reconcile of an object, and removed after its
+//! cleanup.
 //!
-//! A merge patch sends the whole list of finalizers, and names the version of the object that the list was read from. The server rejects it
-//! if the object has changed since, so another writer's finalizer is never dropped. The object is then read again.
+//! A merge patch sends the whole list of finalizers, and names the version of the object that the list was read from.
+//! The server rejects it if the object has changed since, so another writer's finalizer is never dropped. The object is
+//! then read again.
 
 use pilothouse_core::{
     key::{Key, TypeMeta},
@@ -12,7 +14,8 @@ use serde_json::json;
 
 use super::{error::Error, handle::Writer};
 
-/// Writes of one finalizer while others change the object. After that, the reconcile fails, and is retried with backoff.
+/// Writes of one finalizer while others change the object. After that, the reconcile fails, and is retried with
+/// backoff.
 const TRIES: u32 = 5;
 
 /// What a change of the finalizers came to.
@@ -124,7 +127,8 @@ impl Writer {
         let version = object.resource_version().to_string();
         let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } });
         let answer = self.merge(of, key, &patch).await?;
-        // The answer has the old version if the object went with its last finalizer. The cache would take no notice of it.
+        // The answer has the old version if the object went with its last finalizer. The cache would take no notice of
+        // it.
         if object.is_deleting() && finalizers.is_empty() && answer.resource_version() == object.resource_version() {
             self.informers.own_delete(of, key, uid);
         }

@@ -36,14 +36,16 @@ pub struct Writer {
     pub(super) grants: Arc<ArcSwap<Grants>>,
     pub(super) fence: Arc<Fence>,
     pub(super) observer: Arc<dyn WriteObserver>,
-    /// Bytes of children and status that may be parsed at a time. Parsed, a text takes up to sixteen times as much until it is written.
+    /// Bytes of children and status that may be parsed at a time. Parsed, a text takes up to sixteen times as much
+    /// until it is written.
     pub(super) room: Arc<Semaphore>,
     /// Hashes texts with keys of this writer, so that no plugin can construct two texts with one digest.
     pub(super) digests: RandomState,
 }
 
 impl Writer {
-    /// Creates a writer for the field manager of `identity`. Each write needs `grants` as they are at that time, and an open `fence`.
+    /// Creates a writer for the field manager of `identity`. Each write needs `grants` as they are at that time, and an
+    /// open `fence`.
     pub fn new(
         cluster: Cluster,
         informers: Informers,

@@ -1,8 +1,9 @@
 //! The field manager of each plugin, and managers of the host's that no plugin has any more.
 //!
-//! A plugin applies as `pilothouse.<identity>`. The identity is the plugin's name, or what its administrator's file says. Fields and children
-//! belong to that manager: a plugin whose file is renamed would neither change nor prune what it applied under its old name. So its old
-//! identity can be kept, and where it is not, the fields and children that are left are reported.
+//! A plugin applies as `pilothouse.<identity>`. The identity is the plugin's name, or what its administrator's file
+//! says. Fields and children belong to that manager: a plugin whose file is renamed would neither change nor prune what
+//! it applied under its old name. So its old identity can be kept, and where it is not, the fields and children that
+//! are left are reported.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
@@ -53,7 +54,8 @@ pub struct IdentityTaken {
 }
 
 impl Identities {
-    /// Gives `plugin` an identity in place of the one it had. No other plugin may have its name or its identity, as either.
+    /// Gives `plugin` an identity in place of the one it had. No other plugin may have its name or its identity, as
+    /// either.
     ///
     /// # Errors
     /// If another loaded plugin has one of them.
@@ -78,7 +80,8 @@ impl Identities {
         self.0.write().plugins.remove(plugin);
     }
 
-    /// Records that every plugin of the first look has a task. Until then, an unknown identity may belong to a plugin that comes next.
+    /// Records that every plugin of the first look has a task. Until then, an unknown identity may belong to a plugin
+    /// that comes next.
     pub fn complete(&self) {
         self.0.write().is_complete = true;
     }
@@ -111,7 +114,8 @@ impl Identity {
         &self.manager
     }
 
-    /// Warns, once for each, of managers of this host that have applied something to `object` and that no loaded plugin has.
+    /// Warns, once for each, of managers of this host that have applied something to `object` and that no loaded plugin
+    /// has.
     pub(super) fn report_leftovers(&self, object: &Object) {
         // Nearly all objects have no other manager.
         for manager in object.managers().filter(|manager| **manager != *self.manager) {

@@ -1,9 +1,10 @@
 //! The mark of a child: a digest of its text, applied with it as an annotation.
 //!
-//! The API server stores some children in another form than they were sent: quantities, defaults inside atomic lists, dropped empty
-//! values. The diff cannot prove that such a child is as it was applied, and what is known in memory ends with the process. So the host
-//! applies the child once more, with the mark. The mark says which text was applied last. The host's field set says whether somebody has
-//! changed a field since ([`diff::is_untouched`]). Both stand in the object, so a restarted host sends nothing.
+//! The API server stores some children in another form than they were sent: quantities, defaults inside atomic lists,
+//! dropped empty values. The diff cannot prove that such a child is as it was applied, and what is known in memory ends
+//! with the process. So the host applies the child once more, with the mark. The mark says which text was applied last.
+//! The host's field set says whether somebody has changed a field since ([`diff::is_untouched`]). Both stand in the
+//! object, so a restarted host sends nothing.
 //!
 //! ```text
 //! apply ─► answer ─┬─ the diff proves it: no mark
@@ -12,9 +13,10 @@
 //! ```
 //!
 //! - If somebody changes or removes the mark, the host applies the child again.
-//! - A copied mark proves nothing: the text names the object and its owner's uid, and the field set belongs to one object.
-//! - A field that a mutating webhook adds to a marked child stays, also after the webhook is removed, until somebody changes the child or the
-//!   plugin changes its text.
+//! - A copied mark proves nothing: the text names the object and its owner's uid, and the field set belongs to one
+//!   object.
+//! - A field that a mutating webhook adds to a marked child stays, also after the webhook is removed, until somebody
+//!   changes the child or the plugin changes its text.
 //! - Secrets have no mark: a digest of their content does not belong into their metadata.
 
 use std::fmt::Write as _;
@@ -76,7 +78,8 @@ fn feed(sha: &mut Sha256, value: &Value) {
     }
 }
 
-/// Returns the whole text with its mark, and without the version that an apply is decided on. `None` if the child takes no mark.
+/// Returns the whole text with its mark, and without the version that an apply is decided on. `None` if the child takes
+/// no mark.
 pub(super) fn marked(of: &TypeMeta, value: &Value) -> Option<Value> {
     if *of.api_version == *"v1" && *of.kind == *"Secret" {
         return None;

@@ -65,7 +65,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends a write if the fence is open, waits for the answer, and records the write. Every write of a plugin passes here.
+    /// Sends a write if the fence is open, waits for the answer, and records the write. Every write of a plugin passes
+    /// here.
     pub(super) async fn answered(
         &self,
         verb: &'static str,

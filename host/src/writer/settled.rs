@@ -1,10 +1,11 @@
 //! Children that need no comparison: the same text was compared with this version, or applied and answered with it.
 //!
-//! That is recorded beside the cached version ([`Object::settle`]). A change of the object, except of its status alone, removes the record, and
-//! so does a restart. Most reconciles change nothing, and comparing large children would take most of their time.
+//! That is recorded beside the cached version ([`Object::settle`]). A change of the object, except of its status alone,
+//! removes the record, and so does a restart. Most reconciles change nothing, and comparing large children would take
+//! most of their time.
 //!
-//! After a restart, a child that the server stores in another form is compared by its [mark](super::mark). A child that takes no mark, and a
-//! status that is stored in another form, are sent once more.
+//! After a restart, a child that the server stores in another form is compared by its [mark](super::mark). A child that
+//! takes no mark, and a status that is stored in another form, are sent once more.
 
 use std::{borrow::Cow, hash::BuildHasher};
 
@@ -39,8 +40,8 @@ struct Metadata<'a> {
 }
 
 impl Writer {
-    /// Returns a digest of everything that decides what is applied for a child: its text and its owner. The leases belong to a revision, and
-    /// so does the writer.
+    /// Returns a digest of everything that decides what is applied for a child: its text and its owner. The leases
+    /// belong to a revision, and so does the writer.
     pub(super) fn digest(&self, owner: &Owner<'_>, child: &Child) -> u64 {
         self.digests.hash_one((owner.object.uid(), &child.object))
     }

@@ -262,8 +262,8 @@ async fn an_empty_map_in_which_others_put_something_costs_one_request_and_no_fur
         (report.problem(), report.written, report.skipped)
     };
     assert_eq!(write(&orchard).await, (None, 1, 0));
-    // The first makes a map of nothing, and takes the field of it from the plugin: it is applied once more. The second changes a field
-    // that the plugin does not have.
+    // The first makes a map of nothing, and takes the field of it from the plugin: it is applied once more. The second
+    // changes a field that the plugin does not have.
     for (size, first) in [("small", (None, 1, 0)), ("large", (None, 0, 1))] {
         orchard.others_data(json!({ "size": size })).await;
         assert_eq!((write(&orchard).await, write(&orchard).await), (first, (None, 0, 1)), "{size}");

@@ -5,8 +5,8 @@ use serde_json::Value;
 /// The annotation.
 pub(crate) const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Returns the paths of fields that were applied, and are no longer so. Fields that nobody applied do not count: they are
-/// defaults, or belong to others.
+/// Returns the paths of fields that were applied, and are no longer so. Fields that nobody applied do not count: they
+/// are defaults, or belong to others.
 pub(crate) fn drift(applied: &Value, live: &Value, ignored: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for member in ["spec", "data"] {

@@ -1,8 +1,8 @@
 //! Merges configuration from many places into one ConfigMap, with a checksum.
 //!
-//! A `Bundle` names a ConfigMap with defaults, a selection of ConfigMaps that override them, and a Secret. Any ConfigMap of
-//! the namespace may volunteer by the annotation [`FOR`]. The result is the ConfigMap `<name>-bundle`. Its annotation
-//! [`CHECKSUM`] covers all sources, so that workloads can restart when one of them changes.
+//! A `Bundle` names a ConfigMap with defaults, a selection of ConfigMaps that override them, and a Secret. Any
+//! ConfigMap of the namespace may volunteer by the annotation [`FOR`]. The result is the ConfigMap `<name>-bundle`. Its
+//! annotation [`CHECKSUM`] covers all sources, so that workloads can restart when one of them changes.
 //!
 //! Nothing here says when to reconcile again. The reads of [`reconcile`] decide that: the ConfigMap that it got, the
 //! Secret that it did not find, the lists that it read.
@@ -31,7 +31,8 @@ const VOLUNTEERS: &str = "volunteers";
 /// The plugin.
 #[plugin]
 pub fn bundle() -> Plugin {
-    // Secrets of other types are not used, so they are not cached. Neither is the annotation that repeats their content.
+    // Secrets of other types are not used, so they are not cached. Neither is the annotation that repeats their
+    // content.
     let secrets = Watch::of::<Secret>()
         .fields("type=Opaque")
         .without([r#"metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]"#]);

@@ -10,8 +10,8 @@ use crate::path::Path;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// Kinds, such as `v1/Pod`, `apps/v1/Deployment`, `apps/*` for a group, and `*` for all. The first that fits an object
-    /// counts.
+    /// Kinds, such as `v1/Pod`, `apps/v1/Deployment`, `apps/*` for a group, and `*` for all. The first that fits an
+    /// object counts.
     #[serde(default = "everything")]
     pub resources: Vec<String>,
     /// Kinds that patterns leave out, written as `resources`.

@@ -1,6 +1,7 @@
 //! Reports what changes in the cluster, field by field: as lines of the log, to webhooks and to Slack.
 //!
-//! The administrator's configuration says which kinds, namespaces and fields count. Values of Secrets are never reported.
+//! The administrator's configuration says which kinds, namespaces and fields count. Values of Secrets are never
+//! reported.
 
 mod config;
 mod diff;

@@ -1,7 +1,7 @@
 //! Posts changes to Slack and to webhooks.
 //!
-//! A post that fails is logged and counted, and not repeated: a retry would repeat the whole call, with the lines and posts of its
-//! other changes. The log has every change.
+//! A post that fails is logged and counted, and not repeated: a retry would repeat the whole call, with the lines and
+//! posts of its other changes. The log has every change.
 
 use std::{cell::Cell, fmt::Write, time::Duration};
 

@@ -1,8 +1,8 @@
 //! Keeps a ConfigMap for each apple that a `MyApple` asks for.
 //!
-//! A `MyApple` named `pie` with quantity 3 gets the ConfigMaps `pie-0`, `pie-1` and `pie-2` with its color and size. The
-//! host creates them, sets them back when somebody edits them, and deletes the surplus. The plugin only returns what should
-//! exist ([`reconcile`]), and counts in the cache what does exist (`available`).
+//! A `MyApple` named `pie` with quantity 3 gets the ConfigMaps `pie-0`, `pie-1` and `pie-2` with its color and size.
+//! The host creates them, sets them back when somebody edits them, and deletes the surplus. The plugin only returns
+//! what should exist ([`reconcile`]), and counts in the cache what does exist (`available`).
 
 mod resource;
 

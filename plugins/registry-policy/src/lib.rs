@@ -1,9 +1,10 @@
 //! Denies Pods, and everything that makes Pods, if an image is not from an allowed registry.
 //!
-//! A ConfigMap lists the registries. The plugin reads it from the host's cache, so a review sends no request, and an edit of the
-//! ConfigMap counts at once.
+//! A ConfigMap lists the registries. The plugin reads it from the host's cache, so a review sends no request, and an
+//! edit of the ConfigMap counts at once.
 //!
-//! An update is denied only for images that it adds. So labels, finalizers and scale of older objects can still be changed.
+//! An update is denied only for images that it adds. So labels, finalizers and scale of older objects can still be
+//! changed.
 
 mod registry;
 

@@ -1,7 +1,7 @@
 //! Counts and lists objects of kinds that are known only at run time: a `ResourceWatch` names them.
 //!
-//! The outcome asks the host to watch them ([`Outcome::watches`]), and the reconcile reads their keys from the cache. So it runs
-//! again when such an object comes or goes, and not when one changes.
+//! The outcome asks the host to watch them ([`Outcome::watches`]), and the reconcile reads their keys from the cache.
+//! So it runs again when such an object comes or goes, and not when one changes.
 
 mod resource;
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// What is counted.
 ///
-/// Cluster-scoped, because its status shows names of objects in any namespace. So only those who may create cluster-scoped
-/// objects can look.
+/// Cluster-scoped, because its status shows names of objects in any namespace. So only those who may create
+/// cluster-scoped objects can look.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "watch.example.com",

@@ -145,8 +145,8 @@ fn live(config: &Config, registrar: Option<&Registrar<'_>>, ctx: &Context, site:
     Ok(outcome.events(transitions(&before.conditions, &status.conditions)).status(status))
 }
 
-/// Returns the checksum of what the Pods get as their environment, or which object is missing. There is none if they get
-/// nothing.
+/// Returns the checksum of what the Pods get as their environment, or which object is missing. There is none if they
+/// get nothing.
 fn environment(ctx: &Context, site: &Website) -> Result<Result<Option<String>, String>, Error> {
     let mut sha256 = Sha256::new();
     if let Some(name) = &site.spec.config_map {

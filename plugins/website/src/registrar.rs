@@ -25,8 +25,8 @@ pub(crate) struct Registrar<'a> {
 impl Registrar<'_> {
     /// Brings the registrar closer to the spec by one step, and writes to `status` what it knows.
     ///
-    /// A host name is in the status before the registrar gets it. So the cleanup finds every name that may be there, though
-    /// a call may end at any moment.
+    /// A host name is in the status before the registrar gets it. So the cleanup finds every name that may be there,
+    /// though a call may end at any moment.
     ///
     /// # Errors
     /// Fails if the registrar does not accept a request. The status then says what was true before.

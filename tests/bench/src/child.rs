@@ -9,11 +9,12 @@ use tokio::{
     time::timeout,
 };
 
-/// Timeout of an answer. The slowest is a dynamic client-go informer's first list: half a minute for 100,000 objects, and more on a busy
-/// machine.
+/// Timeout of an answer. The slowest is a dynamic client-go informer's first list: half a minute for 100,000 objects,
+/// and more on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A child process. It is killed when this is dropped. If this process is killed, the child ends because its input ends.
+/// A child process. It is killed when this is dropped. If this process is killed, the child ends because its input
+/// ends.
 pub(crate) struct Child {
     name: String,
     process: tokio::process::Child,

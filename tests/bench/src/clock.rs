@@ -20,15 +20,16 @@ pub fn thread_time() -> Duration {
     Duration::new(seconds, nanoseconds)
 }
 
-/// CPU time of all threads of the process `id` since its start, in ticks of the kernel's clock, which are usually 10 ms.
+/// CPU time of all threads of the process `id` since its start, in ticks of the kernel's clock, which are usually 10
+/// ms.
 ///
 /// # Errors
 /// The process does not exist, or `/proc` is missing.
 pub fn cpu_time_of(id: u32) -> Result<Duration> {
     let path = format!("/proc/{id}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // proc(5): the second field is the name, which may hold anything and ends with the last parenthesis. Fields 14 and 15 are the time in
-    // user mode and in the kernel.
+    // proc(5): the second field is the name, which may hold anything and ends with the last parenthesis. Fields 14 and
+    // 15 are the time in user mode and in the kernel.
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_ascii_whitespace().skip(11).take(2);
     let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
     let &[user, kernel] = &ticks[..] else { anyhow::bail!("no times in {path}") };

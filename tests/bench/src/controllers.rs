@@ -4,8 +4,8 @@
 //! patch ─► API server ─► wire, which records when the event passes ─► controller, which records when it is called
 //! ```
 //!
-//! The API server is the embedded one, in the measuring process. One object is changed at a time, while nothing else runs. Both ends read
-//! the wall clock, which all programs of a machine share.
+//! The API server is the embedded one, in the measuring process. One object is changed at a time, while nothing else
+//! runs. Both ends read the wall clock, which all programs of a machine share.
 //!
 //! Controllers other than the host speak a line protocol:
 //!
@@ -96,8 +96,8 @@ impl Stage {
         Api::namespaced(self.cluster.client(), NAMESPACE)
     }
 
-    /// Makes changes one after another, with pauses, and measures each: microseconds from when the event is written to the controller's
-    /// connection until the controller is called.
+    /// Makes changes one after another, with pauses, and measures each: microseconds from when the event is written to
+    /// the controller's connection until the controller is called.
     pub(crate) async fn latencies(
         &mut self,
         controller: &mut impl Called,

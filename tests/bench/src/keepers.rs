@@ -1,7 +1,8 @@
 //! Measures the memory and CPU time of working caches of 100,000 pods, each in its own process, on the same server.
 //!
-//! A keeper does what a controller's cache does, and no more. It lists and watches, drops managedFields, and stores. If its library can,
-//! it indexes owners and enqueues the owner's key. It speaks a line protocol. Memory and CPU time come from `/proc`.
+//! A keeper does what a controller's cache does, and no more. It lists and watches, drops managedFields, and stores. If
+//! its library can, it indexes owners and enqueues the owner's key. It speaks a line protocol. Memory and CPU time come
+//! from `/proc`.
 //!
 //! ```text
 //!            keeper says ready        has done nothing: what it holds now is not the cache's

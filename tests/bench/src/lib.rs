@@ -5,9 +5,9 @@
 //!                 └─ median of the rounds ─► table on standard output, target/bench.json
 //! ```
 //!
-//! Each round has its own process, so no line sees another's heap, and hash seeds and address layout vary as between two starts of the
-//! host. Pure code is measured in CPU time of the measuring thread, because a machine is seldom idle. Work of several threads or processes is
-//! measured by the wall clock. A missed budget is shown and fails nothing.
+//! Each round has its own process, so no line sees another's heap, and hash seeds and address layout vary as between
+//! two starts of the host. Pure code is measured in CPU time of the measuring thread, because a machine is seldom idle.
+//! Work of several threads or processes is measured by the wall clock. A missed budget is shown and fails nothing.
 
 mod awake;
 mod child;

@@ -1,6 +1,7 @@
 //! The lines of the report, one module each.
 //!
-//! A line is a function that measures its figures once. Each round calls it in a new process. Its messages go to standard error.
+//! A line is a function that measures its figures once. Each round calls it in a new process. Its messages go to
+//! standard error.
 
 mod admission;
 mod apples;

@@ -1,4 +1,5 @@
-//! `pilothouse-bench [LINE…]`: measures all lines or those named, prints a table, and writes `bench.json` into the target folder.
+//! `pilothouse-bench [LINE…]`: measures all lines or those named, prints a table, and writes `bench.json` into the
+//! target folder.
 
 use std::{
     env, fs,
@@ -100,8 +101,8 @@ struct Side<'a> {
     rounds: Vec<Vec<f64>>,
 }
 
-/// Measures all rounds of a line, in turn with its peers, so that noise hits all of them. Adds what cannot be measured here to `absent`,
-/// with the reason.
+/// Measures all rounds of a line, in turn with its peers, so that noise hits all of them. Adds what cannot be measured
+/// here to `absent`, with the reason.
 fn rounds(line: &Line, absent: &mut Vec<String>) -> Result<Vec<Measured>> {
     if let Err(why) = (line.prepare)() {
         leave_out(format!("{}: {why:#}", line.name), absent);

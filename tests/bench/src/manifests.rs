@@ -1,8 +1,8 @@
-//! Objects written by people: manifests and API descriptions from Kubernetes' Go modules. They measure what depends on how much objects
-//! differ.
+//! Objects written by people: manifests and API descriptions from Kubernetes' Go modules. They measure what depends on
+//! how much objects differ.
 //!
-//! `make real-assets` downloads these modules. `PILOTHOUSE_MANIFESTS` names another folder of YAML and JSON files, such as a dump of
-//! a cluster by `kubectl get -o yaml`.
+//! `make real-assets` downloads these modules. `PILOTHOUSE_MANIFESTS` names another folder of YAML and JSON files, such
+//! as a dump of a cluster by `kubectl get -o yaml`.
 
 use std::{
     collections::HashSet,

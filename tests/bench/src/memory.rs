@@ -14,8 +14,8 @@ pub fn resident_of(id: u32) -> Result<usize> {
 
 /// Returns the resident bytes of the process `id` without pages of files.
 ///
-/// Pages of files are mostly the program's code, ten megabytes of some programs. The kernel reads them when they are first used and drops
-/// them if memory is short.
+/// Pages of files are mostly the program's code, ten megabytes of some programs. The kernel reads them when they are
+/// first used and drops them if memory is short.
 ///
 /// # Errors
 /// The process does not exist, or `/proc` is missing.

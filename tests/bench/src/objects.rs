@@ -1,8 +1,8 @@
 //! Generates pods as a cluster has them, from numbers. The same number gives the same pod in every run.
 //!
-//! A pod is about 5 kB as the API server writes it, a fifth of it managedFields. Five pods share a ReplicaSet, two ReplicaSets a
-//! Deployment, and Deployments are spread over namespaces. The pods are synthetic: they compare programs, and do not predict the figures of
-//! a given cluster.
+//! A pod is about 5 kB as the API server writes it, a fifth of it managedFields. Five pods share a ReplicaSet, two
+//! ReplicaSets a Deployment, and Deployments are spread over namespaces. The pods are synthetic: they compare programs,
+//! and do not predict the figures of a given cluster.
 //!
 //! ```
 //! use pilothouse_bench::objects::Pod;
@@ -87,8 +87,8 @@ impl Pod {
         }
     }
 
-    /// Appends the pod at resourceVersion `version`. Versions differ in what a kubelet reports. With `with_kind` it has apiVersion and kind,
-    /// as in watches; items of lists have neither.
+    /// Appends the pod at resourceVersion `version`. Versions differ in what a kubelet reports. With `with_kind` it has
+    /// apiVersion and kind, as in watches; items of lists have neither.
     pub fn write(&self, out: &mut String, version: u64, with_kind: bool) {
         out.push('{');
         if with_kind {

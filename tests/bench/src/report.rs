@@ -91,8 +91,8 @@ pub struct Row {
 }
 
 impl Measured {
-    /// Returns a row for each peer. There is a row without a peer if the figure has no peer, or if every peer sets its own budget. Without a
-    /// measured round there is no row.
+    /// Returns a row for each peer. There is a row without a peer if the figure has no peer, or if every peer sets its
+    /// own budget. Without a measured round there is no row.
     pub fn rows(&self) -> Vec<Row> {
         let Some(value) = median(&self.rounds) else { return Vec::new() };
         let row = |peer: Option<&Others>| {

@@ -1,7 +1,7 @@
 //! A fast API server that has only pods. A cache's client sees what it sees of a real one.
 //!
-//! It speaks HTTP/1.1 without TLS or compression, and renders pods on demand: lists in pages or as a streaming list, and one watch. Commands
-//! on its input change pods:
+//! It speaks HTTP/1.1 without TLS or compression, and renders pods on demand: lists in pages or as a streaming list,
+//! and one watch. Commands on its input change pods:
 //!
 //! ```text
 //! modify N   sends N MODIFIED events; answers when they are rendered, before the first is sent

@@ -1,6 +1,7 @@
 //! Statistics for the table.
 
-/// Returns the median of `values`, or `None` if there are none. For an even number it is the mean of the two in the middle.
+/// Returns the median of `values`, or `None` if there are none. For an even number it is the mean of the two in the
+/// middle.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let upper = *sorted.get(sorted.len() / 2)?;

@@ -1,4 +1,5 @@
-//! Builds the example plugin in other languages, `javascript` and `python` beside this program, with the usual tool of each.
+//! Builds the example plugin in other languages, `javascript` and `python` beside this program, with the usual tool of
+//! each.
 //!
 //! ```text
 //! registry ── npm, pip ──► target/bench-NAME: the tool ── source, wit ──► target/bench-NAME/myapple.wasm

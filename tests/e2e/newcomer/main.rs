@@ -10,7 +10,8 @@ use std::{process::ExitCode, time::Duration};
 
 use pilothouse_e2e::{suite, tests};
 
-/// Time for a test. The first run compiles all dependencies of a project: for this machine, for a host, and for development.
+/// Time for a test. The first run compiles all dependencies of a project: for this machine, for a host, and for
+/// development.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 fn main() -> ExitCode {

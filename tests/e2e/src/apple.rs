@@ -132,8 +132,8 @@ impl Apple {
             .collect())
     }
 
-    /// Waits until the cluster matches the spec: exactly its children exist with the right content, its status counts them, and the
-    /// condition Ready is true for its present generation.
+    /// Waits until the cluster matches the spec: exactly its children exist with the right content, its status counts
+    /// them, and the condition Ready is true for its present generation.
     ///
     /// # Errors
     /// The cluster does not match in time. The error says what differs.
@@ -195,8 +195,8 @@ impl Apple {
     }
 }
 
-/// Retries a request that may be sent twice. Right after a restart the client's open connection may be dead, and the server may be
-/// overloaded or without etcd.
+/// Retries a request that may be sent twice. Right after a restart the client's open connection may be dead, and the
+/// server may be overloaded or without etcd.
 async fn answered<T>(send: impl AsyncFn() -> kube::Result<T>) -> Result<kube::Result<T>> {
     eventually("the API server answers", async || match send().await {
         Err(kube::Error::Api(status)) if matches!(status.code, 429 | 500..) => Err(anyhow::Error::new(*status)),

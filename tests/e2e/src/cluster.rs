@@ -83,8 +83,8 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Makes an embedded server never answer the host's GETs of single ConfigMaps. Of the guests, only `waiting` sends these. A real
-    /// server keeps answering.
+    /// Makes an embedded server never answer the host's GETs of single ConfigMaps. Of the guests, only `waiting` sends
+    /// these. A real server keeps answering.
     ///
     /// # Errors
     /// The server rejects the rule.
@@ -97,7 +97,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Silences an embedded server's watches of a resource: they stay open and send nothing. A real server keeps sending.
+    /// Silences an embedded server's watches of a resource: they stay open and send nothing. A real server keeps
+    /// sending.
     ///
     /// # Errors
     /// The server rejects the rule.
@@ -146,8 +147,8 @@ impl Cluster {
         }
     }
 
-    /// A kubeconfig file of the ordinary user [`OPERATOR`](pilothouse_real::OPERATOR), without any permission yet; `None` if the server
-    /// does not know users.
+    /// A kubeconfig file of the ordinary user [`OPERATOR`](pilothouse_real::OPERATOR), without any permission yet;
+    /// `None` if the server does not know users.
     pub fn kubeconfig_of_operator(&self) -> Option<PathBuf> {
         match &self.server {
             Server::Embedded(_) => None,
@@ -174,8 +175,8 @@ impl Cluster {
         }
     }
 
-    /// Kills etcd and starts it again, with its data and port. Returns when the API server has found it. Does nothing on an embedded
-    /// server.
+    /// Kills etcd and starts it again, with its data and port. Returns when the API server has found it. Does nothing
+    /// on an embedded server.
     ///
     /// # Errors
     /// etcd does not start. The error says why.
@@ -201,7 +202,8 @@ impl Cluster {
         self.is_ready().await
     }
 
-    /// Stops the server, restores the saved data, and starts the server again. The embedded one supports only [`Versions::Back`].
+    /// Stops the server, restores the saved data, and starts the server again. The embedded one supports only
+    /// [`Versions::Back`].
     ///
     /// # Errors
     /// Nothing was saved, or the server does not start.
@@ -231,8 +233,8 @@ impl Cluster {
         Ok(Metrics::parse(&text))
     }
 
-    /// Counts the write requests for `resources` (plural, as in URLs) that the server has answered so far, from all clients, successful or
-    /// not.
+    /// Counts the write requests for `resources` (plural, as in URLs) that the server has answered so far, from all
+    /// clients, successful or not.
     ///
     /// # Errors
     /// The server does not answer.

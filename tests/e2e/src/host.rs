@@ -57,7 +57,8 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Returns a command that sees the folder as `/var/run/secrets/kubernetes.io/serviceaccount`, in its own mount namespace.
+    /// Returns a command that sees the folder as `/var/run/secrets/kubernetes.io/serviceaccount`, in its own mount
+    /// namespace.
     fn command(&self, program: &Path) -> Result<Command> {
         // The folder is opened before /run is covered, because it may lie below /run.
         const MOUNT: &str = r#"set -e

@@ -23,7 +23,8 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// Returns `None` if no kubectl of the real servers' version is installed. Another version would test itself, not the server.
+    /// Returns `None` if no kubectl of the real servers' version is installed. Another version would test itself, not
+    /// the server.
     ///
     /// # Errors
     /// `KUBEBUILDER_ASSETS` names a folder that is not complete.

@@ -8,8 +8,9 @@
 //!              └──► Cluster ───── embedded (in this process) │ etcd + kube-apiserver
 //! ```
 //!
-//! The same tests run against both servers; `PILOTHOUSE_E2E=real` selects the real one. The tests are in `suite/`, and this library is
-//! their toolbox. Tests wait for each fact with [`wait::eventually`]. None asserts how long something takes.
+//! The same tests run against both servers; `PILOTHOUSE_E2E=real` selects the real one. The tests are in `suite/`, and
+//! this library is their toolbox. Tests wait for each fact with [`wait::eventually`]. None asserts how long something
+//! takes.
 
 pub mod admin;
 pub mod apple;

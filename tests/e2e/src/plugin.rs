@@ -29,8 +29,8 @@ pub const MISTAKES: [&str; 12] = [
     "status-type",
 ];
 
-/// Plugins that misbehave during instantiation: name, a core module as WebAssembly text, and how often each instance of the plugin
-/// instantiates that module besides.
+/// Plugins that misbehave during instantiation: name, a core module as WebAssembly text, and how often each instance of
+/// the plugin instantiates that module besides.
 const AS_MADE: [(&str, &str, u32); 7] = [
     ("starting", "(module (func $loop (loop $again (br $again))) (start $loop))", 1),
     ("trapping", "(module (func $trap unreachable) (start $trap))", 1),
@@ -164,8 +164,8 @@ impl Plugin {
         self.with_yaml(json!({ "grants": grants }).to_string())
     }
 
-    /// Grants what the example plugin and the guests need, in one namespace only, and the plugin's CRD. The namespace keeps two plugins
-    /// for one kind apart.
+    /// Grants what the example plugin and the guests need, in one namespace only, and the plugin's CRD. The namespace
+    /// keeps two plugins for one kind apart.
     #[must_use]
     pub fn confined_to(self, namespace: &str) -> Self {
         let secrets = Permission::to(&["read"], "v1", "Secret").within(namespace);
@@ -201,8 +201,8 @@ impl Plugin {
 
     /// Returns a component of a few kB whose compilation needs more memory than the compiler may use.
     ///
-    /// Each of its core modules has 100 function tables, the maximum. The last element of each is filled, so the compiler lays out the
-    /// whole table.
+    /// Each of its core modules has 100 function tables, the maximum. The last element of each is filled, so the
+    /// compiler lays out the whole table.
     ///
     /// # Errors
     /// The text is not a component, which is a fault of this function.
@@ -220,8 +220,8 @@ impl Plugin {
 
     /// Damages one byte so that a compiler overflows its stack.
     ///
-    /// The byte stands in the custom section with the contract's types. It moves `cache` to another package. That package uses `types` of
-    /// the contract's package, and the contract's world uses `cache`: a cycle.
+    /// The byte stands in the custom section with the contract's types. It moves `cache` to another package. That
+    /// package uses `types` of the contract's package, and the contract's world uses `cache`: a cycle.
     ///
     /// # Errors
     /// The plugin does not import `cache`.
@@ -238,7 +238,8 @@ impl Plugin {
     /// Adds a core module (WebAssembly text) that every instance of the plugin instantiates `instances` times.
     ///
     /// # Errors
-    /// The text is not a core module, or the plugin is not a core module with a component's metadata, as plugins in Rust are.
+    /// The text is not a core module, or the plugin is not a core module with a component's metadata, as plugins in
+    /// Rust are.
     pub fn beside(mut self, module: &str, instances: u32) -> Result<Self> {
         let module = wat::parse_str(module).context("the text is no core module")?;
         let mut encoder = ComponentEncoder::default();
@@ -256,8 +257,8 @@ impl Plugin {
 
     /// Returns copies of the guest `second` that misbehave during instantiation, each named after what it does.
     ///
-    /// Their start functions loop or trap, or they have too many instances, too much memory, too large tables, too many globals, or a
-    /// function with too long a name.
+    /// Their start functions loop or trap, or they have too many instances, too much memory, too large tables, too many
+    /// globals, or a function with too long a name.
     ///
     /// # Errors
     /// The guest is not built, or a module cannot be [added](Self::beside) to it.

@@ -13,7 +13,8 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Forwards the bytes of any number of connections. Dropping it stops new ones; open ones last until either side closes.
+/// Forwards the bytes of any number of connections. Dropping it stops new ones; open ones last until either side
+/// closes.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,

@@ -93,7 +93,8 @@ impl Scene {
         Ok(cache)
     }
 
-    /// Lets this test's hosts serve webhooks at a free port of the loopback address. `more` are further arguments of `run`.
+    /// Lets this test's hosts serve webhooks at a free port of the loopback address. `more` are further arguments of
+    /// `run`.
     ///
     /// # Errors
     /// There is no free port.

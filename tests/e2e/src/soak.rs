@@ -1,5 +1,5 @@
-//! Runs the host's informers through every kind of fault, drawn from a seed. In the end it checks three things: their caches are right,
-//! they did not overload the server, and they did not leak memory.
+//! Runs the host's informers through every kind of fault, drawn from a seed. In the end it checks three things: their
+//! caches are right, they did not overload the server, and they did not leak memory.
 //!
 //! ```text
 //!  writers ──► pilothouse apiserver (a process) ──faults──► 25 informers in 5 hosts (this process)
@@ -7,8 +7,8 @@
 //!                  └──────────────── the truth ──────────────► judge ─► Report
 //! ```
 //!
-//! Faults and changes follow from the seed. The timing of requests does not. So a failed run fails again with the same seed more often
-//! than with another one, but not always.
+//! Faults and changes follow from the seed. The timing of requests does not. So a failed run fails again with the same
+//! seed more often than with another one, but not always.
 
 mod faults;
 mod random;
@@ -43,7 +43,8 @@ use crate::wait::within;
 /// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// How long faults happen. Below a minute there are only short episodes of faults that are recovered from in seconds.
+    /// How long faults happen. Below a minute there are only short episodes of faults that are recovered from in
+    /// seconds.
     pub lasts: Duration,
     /// The seed of all draws.
     pub seed: u64,
@@ -58,8 +59,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Time within which all caches must be right again.
 ///
-/// The longest waits may follow one another: 65 s for a missing answer, 33 s after a 403, 60 s for the longest backoff with its jitter. The
-/// bookmark that ends a streaming list may take another 60 s.
+/// The longest waits may follow one another: 65 s for a missing answer, 33 s after a 403, 60 s for the longest backoff
+/// with its jitter. The bookmark that ends a streaming list may take another 60 s.
 const SETTLES: Duration = Duration::from_secs(220);
 
 /// The window in which requests are counted. A failing informer has three delays in it, which double from 0.8 s.
@@ -225,8 +226,8 @@ impl Run {
         Ok(())
     }
 
-    /// Restores the server's data of a while ago. As in real restores, the server is stopped meanwhile. Nothing is written until all
-    /// informers have noticed, because they cannot once the server passes its former version.
+    /// Restores the server's data of a while ago. As in real restores, the server is stopped meanwhile. Nothing is
+    /// written until all informers have noticed, because they cannot once the server passes its former version.
     async fn restore(&mut self, number: usize, ago: Duration) -> Result<()> {
         let name = format!("episode-{number}");
         self.server.order("snapshots", &json!({ "name": name })).await?;
@@ -241,8 +242,8 @@ impl Run {
         self.settle(true).await.context("after the server's data went back")
     }
 
-    /// Waits until every store and every subscriber is right. With `skipped`, informers that could not read an object list again, because
-    /// nothing else shows them that object.
+    /// Waits until every store and every subscriber is right. With `skipped`, informers that could not read an object
+    /// list again, because nothing else shows them that object.
     async fn settle(&self, skipped: bool) -> Result<()> {
         let anew = |watched: &Watched| skipped && watched.skipped() > 0;
         let truth = self.truth().await?;
@@ -292,7 +293,8 @@ impl Run {
 /// Objects by key: version, and the whole object.
 type Truth = BTreeMap<Key, (u64, Value)>;
 
-/// Turns an object of a list into what a store keeps: with its kind, without managedFields, and metadata only for a metadata watch.
+/// Turns an object of a list into what a store keeps: with its kind, without managedFields, and metadata only for a
+/// metadata watch.
 fn true_object(subject: &world::Subject, mut item: Value) -> Result<(Key, (u64, Value))> {
     item["apiVersion"] = subject.kind.api_version.into();
     item["kind"] = subject.kind.kind.into();

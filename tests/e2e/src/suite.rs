@@ -1,7 +1,9 @@
-//! Runs the tests. It owns the runtime and the API servers, gives each test its own [`Scene`], and prints the logs of a failed test.
+//! Runs the tests. It owns the runtime and the API servers, gives each test its own [`Scene`], and prints the logs of a
+//! failed test.
 //!
-//! A test has an API server for itself, so it may count requests, kill the server, and delete CRDs. Each test gets a new embedded server.
-//! A real one takes seconds to start, so the runner cleans the server of a passed test and uses it again.
+//! A test has an API server for itself, so it may count requests, kill the server, and delete CRDs. Each test gets a
+//! new embedded server. A real one takes seconds to start, so the runner cleans the server of a passed test and uses it
+//! again.
 
 use std::{
     collections::BTreeSet,
@@ -155,8 +157,8 @@ impl Servers {
     }
 }
 
-/// Removes what would disturb the next test: MyApples and their children. Namespaces differ by test. CRDs stay, because the garbage
-/// collector takes half a minute to notice a new kind.
+/// Removes what would disturb the next test: MyApples and their children. Namespaces differ by test. CRDs stay, because
+/// the garbage collector takes half a minute to notice a new kind.
 async fn clean(cluster: &Cluster) -> Result<()> {
     let apples: Api<DynamicObject> = Api::all_with(cluster.client(), &resource());
     let maps: Api<ConfigMap> = Api::all(cluster.client());

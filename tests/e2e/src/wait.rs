@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::Instant;
 
-/// Time after which a fact counts as false. A slow machine under load may need most of it. kube-controller-manager's garbage collector
-/// needs a quarter: it looks for new kinds every 30 s.
+/// Time after which a fact counts as false. A slow machine under load may need most of it. kube-controller-manager's
+/// garbage collector needs a quarter: it looks for new kinds every 30 s.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Pause between two looks.
 const POLL: Duration = Duration::from_millis(25);

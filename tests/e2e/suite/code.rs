@@ -277,8 +277,8 @@ async fn is_killed_before_it_has_compiled(host: &mut Host, cache: &Path) -> Resu
 pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work(
     mut scene: Scene,
 ) -> Result<()> {
-    /// Delays of the kill in milliseconds: some before the plugin serves, some while its code is optimized. The cache is emptied before
-    /// every other start; the start after it reads what is left.
+    /// Delays of the kill in milliseconds: some before the plugin serves, some while its code is optimized. The cache
+    /// is emptied before every other start; the start after it reads what is left.
     const MOMENTS: [u64; 24] = [
         0, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 660, 1100, 250, 1300, 250, 1500, 250, 1700, 250, 1900, 250,
         2200, 250,
@@ -470,8 +470,8 @@ pub(crate) async fn a_file_over_which_the_host_ended_again_and_again_waits_befor
     Ok(())
 }
 
-/// Returns a process' nice value, the 19th field of proc_pid_stat(5). The second field may contain blanks and ends with the last
-/// parenthesis.
+/// Returns a process' nice value, the 19th field of proc_pid_stat(5). The second field may contain blanks and ends with
+/// the last parenthesis.
 fn nice(process: &str) -> Result<i32> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, after) = stat.rsplit_once(')').context("no name")?;

@@ -48,7 +48,8 @@ pub(crate) async fn many_watches_share_a_few_connections(scene: Scene) -> Result
     Ok(())
 }
 
-/// Counts the connections of this process to a local port. Other tests in this process have servers, and so ports, of their own.
+/// Counts the connections of this process to a local port. Other tests in this process have servers, and so ports, of
+/// their own.
 fn connections(port: u16) -> Result<usize> {
     let remote = format!(":{port:04X}");
     let of = |file: &str| -> Result<usize> {

@@ -172,8 +172,8 @@ pub(crate) async fn invariant_10_a_call_in_flight_at_sigterm_is_finished(scene: 
     Ok(())
 }
 
-/// Starts a host with `guest` for the scene's namespace, and names a MyApple there that does not exist yet. The example plugin brings
-/// the kind and is confined to another namespace.
+/// Starts a host with `guest` for the scene's namespace, and names a MyApple there that does not exist yet. The example
+/// plugin brings the kind and is confined to another namespace.
 pub(crate) async fn served_by(scene: &Scene, guest: &str) -> Result<(Host, Apple)> {
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;

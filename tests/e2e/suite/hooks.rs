@@ -1,4 +1,5 @@
-//! The optional exports of a plugin: `mapper` names the objects that a change concerns, and `observer` gets every change.
+//! The optional exports of a plugin: `mapper` names the objects that a change concerns, and `observer` gets every
+//! change.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -106,7 +107,8 @@ pub(crate) async fn invariant_8_an_observer_that_fails_holds_up_nobody(scene: Sc
     while_it_fails(&scene, &mut host, "observe", &elsewhere).await
 }
 
-/// Each of these changes makes the plugin fail in another way, again and again. The other plugin's objects are reconciled all the while.
+/// Each of these changes makes the plugin fail in another way, again and again. The other plugin's objects are
+/// reconciled all the while.
 async fn while_it_fails(scene: &Scene, host: &mut Host, export: &str, elsewhere: &str) -> Result<()> {
     let maps = scene.config_maps();
     let changes = async {

@@ -1,4 +1,5 @@
-//! Plugins that loop, trap, exhaust resources, or return nonsense. Each loses its own call and disturbs no other plugin.
+//! Plugins that loop, trap, exhaust resources, or return nonsense. Each loses its own call and disturbs no other
+//! plugin.
 
 use std::{borrow::Borrow, collections::BTreeMap, time::Duration};
 
@@ -118,8 +119,8 @@ pub(crate) async fn invariant_8_a_plugin_that_asks_for_requests_for_ever_costs_i
     have_no_children(&is_contained(&scene, "flooding_http").await?).await
 }
 
-/// 64 objects of the guest send requests at once, to a server that reads slowly and answers with huge and with endless bodies. The host
-/// has sixteen of them on their way.
+/// 64 objects of the guest send requests at once, to a server that reads slowly and answers with huge and with endless
+/// bodies. The host has sixteen of them on their way.
 pub(crate) async fn invariant_8_a_plugin_that_floods_another_server_costs_nobody_else_anything(
     scene: Scene,
 ) -> Result<()> {
@@ -206,8 +207,8 @@ pub(crate) async fn invariant_12_a_plugin_that_floods_the_host_with_series_has_a
     while_they_fail(&bad, served).await
 }
 
-/// 128 objects of the guest are reconciled at once while another plugin's objects are served. The guest never gets more than its share of
-/// the permits.
+/// 128 objects of the guest are reconciled at once while another plugin's objects are served. The guest never gets more
+/// than its share of the permits.
 async fn floods(scene: &Scene, guest: &str) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(scene, guest).await?;
     let names: Vec<String> = (0..128).map(|number| format!("bad-{number}")).collect();
@@ -682,8 +683,8 @@ async fn are_refused(scene: &Scene, plugins: &[Plugin], reasons: &[Refused]) -> 
     }
 }
 
-/// Counts how often each of these plugins was rejected for that reason. A slow machine may see other reasons at times, such as a
-/// deadline.
+/// Counts how often each of these plugins was rejected for that reason. A slow machine may see other reasons at times,
+/// such as a deadline.
 async fn load_failures(host: &mut Host, refused: &[Refused]) -> Result<Vec<f64>> {
     let metrics = host.metrics().await?;
     let of = |(name, [stage, kind], _): &Refused| {
@@ -833,7 +834,8 @@ async fn is_healthy(host: &mut Host) -> Result<()> {
     Ok(())
 }
 
-/// While other plugins fail, the example plugin serves these new objects without an error, and the health endpoint keeps answering.
+/// While other plugins fail, the example plugin serves these new objects without an error, and the health endpoint
+/// keeps answering.
 pub(crate) async fn others_go_on(host: &mut Host, apples: &[Apple]) -> Result<()> {
     let served = try_join_all(apples.iter().map(async |apple| apple.create(3).await?.settles().await));
     let healthy = async {

@@ -30,7 +30,8 @@ pub(crate) async fn kubectl_works_with_the_development_server(scene: Scene) -> R
     scene.with(&[Plugin::myapple()?.without_yaml()])?;
     let mut command = Command::new(host::binary()?);
     command.arg("dev").arg("--plugins").arg(scene.plugins.path()).arg("--kubeconfig-out").arg(&kubeconfig);
-    // Many machines set proxy variables in every shell. The server of `dev` is local, and nothing listens on the proxy's port.
+    // Many machines set proxy variables in every shell. The server of `dev` is local, and nothing listens on the
+    // proxy's port.
     command.env("HTTP_PROXY", "http://127.0.0.1:9").env("HTTPS_PROXY", "http://127.0.0.1:9");
     let mut dev = Process::start("pilothouse dev", command, &scene.folder().join("dev.log"))?;
     eventually("the development server answers", async || kubectl.run(&["get", "namespaces"]).await).await?;

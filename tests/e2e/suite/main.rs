@@ -1,5 +1,5 @@
-//! The end-to-end tests. `cargo test -p pilothouse-e2e` runs them on the embedded API server. With `PILOTHOUSE_E2E=real` they run on
-//! etcd and kube-apiserver. Run `make build` first.
+//! The end-to-end tests. `cargo test -p pilothouse-e2e` runs them on the embedded API server. With
+//! `PILOTHOUSE_E2E=real` they run on etcd and kube-apiserver. Run `make build` first.
 
 mod access;
 mod auditor;

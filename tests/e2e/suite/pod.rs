@@ -1,4 +1,5 @@
-//! A host as in a pod: a service account's token in a file and the server's address in the environment, but no kubeconfig.
+//! A host as in a pod: a service account's token in a file and the server's address in the environment, but no
+//! kubeconfig.
 
 use std::{path::Path, process::Command, time::Duration};
 

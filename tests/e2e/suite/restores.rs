@@ -12,8 +12,8 @@ use pilothouse_e2e::{Plugin, Scene, cluster::Kind, eventually, suite::NotHere, w
 use pilothouse_real::Versions;
 use serde_json::{from_value, json};
 
-/// Number of versions that the restore loses. A starting server writes by itself, leases for example. If it passes the host's version
-/// before the host looks, nothing seems to have gone back.
+/// Number of versions that the restore loses. A starting server writes by itself, leases for example. If it passes the
+/// host's version before the host looks, nothing seems to have gone back.
 const LOST: usize = 500;
 
 /// kube-controller-manager's garbage collector looks for kinds every 30 s, and starts again after a restore.
@@ -55,7 +55,8 @@ async fn is_followed(scene: &Scene, versions: Versions, reason: &str) -> Result<
         apple.settles().await?;
     }
     ensure!(late.get().await.is_err(), "the server has what was created after the copy");
-    // The informer of ConfigMaps may recover before that of MyApples. Then children of a lost owner come back for a while.
+    // The informer of ConfigMaps may recover before that of MyApples. Then children of a lost owner come back for a
+    // while.
     within(COLLECTED, "what was created after the copy has no children", async || {
         let left = late.maps.list(&ListParams::default()).await?;
         let left: Vec<_> = left.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("late-")).collect();

@@ -91,8 +91,8 @@ pub(crate) async fn a_host_that_the_server_throttles_says_so_waits_and_loses_not
     Ok(())
 }
 
-/// Requests of the operator that occupy the only seat of its priority level. A level without seats still lets one request pass at a time.
-/// Each request creates an object for which the server calls a webhook that does not answer.
+/// Requests of the operator that occupy the only seat of its priority level. A level without seats still lets one
+/// request pass at a time. Each request creates an object for which the server calls a webhook that does not answer.
 struct Crowd {
     namespace: String,
     /// The kernel accepts connections, and no code reads them.

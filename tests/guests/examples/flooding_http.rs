@@ -1,5 +1,5 @@
-//! For `bad-*`, sends requests for ever, with 256 objects at the same time: large bodies to a server that reads slowly, and
-//! others that get a huge or an endless body. Its timeout is 300 ms.
+//! For `bad-*`, sends requests for ever, with 256 objects at the same time: large bodies to a server that reads slowly,
+//! and others that get a huge or an endless body. Its timeout is 300 ms.
 //!
 //! Used by `tests/e2e/suite/hostile.rs`.
 

@@ -1,5 +1,5 @@
-//! For `bad-*`, changes metrics for ever: with new, very long labels, with values that are not numbers, and of metrics that it
-//! does not declare. Its timeout is 300 ms.
+//! For `bad-*`, changes metrics for ever: with new, very long labels, with values that are not numbers, and of metrics
+//! that it does not declare. Its timeout is 300 ms.
 //!
 //! Used by `tests/e2e/suite/hostile.rs`.
 

@@ -1,7 +1,7 @@
 //! Counts the ConfigMaps with the label `list=<name>`.
 //!
-//! `status.available` is the number of objects. Conditions hold the number of keys (`Keys`), of partial objects (`Fields`), of objects by
-//! the index `list` (`Indexed`), and of objects in pages of 7 (`Pages`).
+//! `status.available` is the number of objects. Conditions hold the number of keys (`Keys`), of partial objects
+//! (`Fields`), of objects by the index `list` (`Indexed`), and of objects in pages of 7 (`Pages`).
 //!
 //! Used by `tests/e2e/suite/reads.rs`.
 

@@ -1,9 +1,9 @@
 //! Observes ConfigMaps with the label `observed`. For each change, appends a line to `data.told` of the ConfigMap
 //! `told` in the same namespace.
 //!
-//! A line is `added NAME VALUE`, `updated NAME OLD NEW` or `deleted NAME LAST`, where a value is `data.value`. It ends with ` merged N` if
-//! several changes were merged, with ` missed` if the host did not see a deletion, and with ` initial` if the object was there at the
-//! start.
+//! A line is `added NAME VALUE`, `updated NAME OLD NEW` or `deleted NAME LAST`, where a value is `data.value`. It ends
+//! with ` merged N` if several changes were merged, with ` missed` if the host did not see a deletion, and with `
+//! initial` if the object was there at the start.
 //!
 //! Used by `tests/e2e/suite/hooks.rs`.
 

@@ -1,7 +1,8 @@
 //! Reads the cache beyond its namespace, its kinds and its indexes, and reports each result in a condition.
 //!
-//! The plugin is for one namespace, and also reads `<namespace>-other`. The condition `Everywhere` lists the namespaces that a list
-//! without a namespace shows. The other conditions are true if the read failed as `NotGranted` or `Invalid`.
+//! The plugin is for one namespace, and also reads `<namespace>-other`. The condition `Everywhere` lists the namespaces
+//! that a list without a namespace shows. The other conditions are true if the read failed as `NotGranted` or
+//! `Invalid`.
 //!
 //! Used by `tests/e2e/suite/reads.rs`.
 

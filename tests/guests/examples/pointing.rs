@@ -1,5 +1,5 @@
-//! Counts the objects of the kind that `spec.color` names, such as `example.com/v1/Pear`, in the namespace of the MyApple. Any other
-//! color names no kind.
+//! Counts the objects of the kind that `spec.color` names, such as `example.com/v1/Pear`, in the namespace of the
+//! MyApple. Any other color names no kind.
 //!
 //! The condition `Counted` has the number, or why the kind cannot be read.
 //!

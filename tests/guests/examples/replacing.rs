@@ -1,5 +1,5 @@
-//! Has one child, the ConfigMap `<name>-fixed` with `immutable: true` and the data `quantity`. It may be replaced, unless
-//! the color is `kept`.
+//! Has one child, the ConfigMap `<name>-fixed` with `immutable: true` and the data `quantity`. It may be replaced,
+//! unless the color is `kept`.
 //!
 //! Used by `tests/e2e/suite/contract.rs`.
 

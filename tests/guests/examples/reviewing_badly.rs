@@ -1,4 +1,5 @@
-//! Reviews ConfigMaps of one namespace, which its configuration names, and makes the mistake in their label `mistake`. Reconciles well.
+//! Reviews ConfigMaps of one namespace, which its configuration names, and makes the mistake in their label `mistake`.
+//! Reconciles well.
 //!
 //! | `mistake` | |
 //! |---|---|

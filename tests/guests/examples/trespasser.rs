@@ -1,6 +1,7 @@
 //! Tries what it was not granted, and reports each result in a condition. `True` means that it was denied.
 //!
-//! The manifest asks for part of it, and the administrator's file does not grant it. The manifest does not ask for the rest.
+//! The manifest asks for part of it, and the administrator's file does not grant it. The manifest does not ask for the
+//! rest.
 //!
 //! Used by `tests/e2e/suite/grants.rs`.
 

@@ -1,5 +1,5 @@
-//! Asks for 64 watches of kinds that nobody serves, and for other ones in each call, for a MyApple whose name begins with `bad-`. Is
-//! called again at once. For the color `many`, it asks for hundreds.
+//! Asks for 64 watches of kinds that nobody serves, and for other ones in each call, for a MyApple whose name begins
+//! with `bad-`. Is called again at once. For the color `many`, it asks for hundreds.
 //!
 //! Used by `tests/e2e/suite/hostile.rs`.
 

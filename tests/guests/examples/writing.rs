@@ -1,4 +1,5 @@
-//! For `bad-1`, writes lines to the stdout of WASI forever. For `bad-2`, writes a line to stderr that never ends. Its timeout is 300 ms.
+//! For `bad-1`, writes lines to the stdout of WASI forever. For `bad-2`, writes a line to stderr that never ends. Its
+//! timeout is 300 ms.
 //!
 //! Used by `tests/e2e/suite/hostile.rs`.
 

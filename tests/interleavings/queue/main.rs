@@ -1,9 +1,10 @@
-//! A controller's workqueue (`host/src/dispatch/queue.rs`) among threads. In every order of their steps, each key that was added is
-//! taken, by one worker at a time, and each waiter is woken.
+//! A controller's workqueue (`host/src/dispatch/queue.rs`) among threads. In every order of their steps, each key that
+//! was added is taken, by one worker at a time, and each waiter is woken.
 //!
-//! Shuttle runs each scenario about ten thousand times. It draws the orders from a seed: half of them at random, half by priorities that
-//! change a few times (probabilistic concurrency testing), which finds faults that need one unlucky moment. A lost wake-up leaves threads
-//! that wait for ever. Shuttle reports that as a deadlock, with the order of steps for `shuttle::replay`.
+//! Shuttle runs each scenario about ten thousand times. It draws the orders from a seed: half of them at random, half
+//! by priorities that change a few times (probabilistic concurrency testing), which finds faults that need one unlucky
+//! moment. A lost wake-up leaves threads that wait for ever. Shuttle reports that as a deadlock, with the order of
+//! steps for `shuttle::replay`.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 

@@ -1,4 +1,5 @@
-//! Locks, notifications and time of the queue under test. Threads switch at each step. Time passes only while a thread runs [`pass`].
+//! Locks, notifications and time of the queue under test. Threads switch at each step. Time passes only while a thread
+//! runs [`pass`].
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +31,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Like `tokio::sync::Notify`, except that `notify_one` wakes any waiter, not the oldest. The queue must not depend on that order.
+/// Like `tokio::sync::Notify`, except that `notify_one` wakes any waiter, not the oldest. The queue must not depend on
+/// that order.
 #[derive(Debug, Default)]
 pub(crate) struct Notify(Mutex<Bell>);
 

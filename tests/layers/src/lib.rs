@@ -5,7 +5,8 @@
 //! - **No circles.** Modules of one folder do not import each other in a circle. Parent and child may.
 //! - **Layers.** A top-level module imports only modules that the crate's `lib.rs` lists before it.
 //!
-//! `lib.rs` states its layers in its module doc, lowest first. The names in backticks before the first colon of each item are modules:
+//! `lib.rs` states its layers in its module doc, lowest first. The names in backticks before the first colon of each
+//! item are modules:
 //!
 //! ```text
 //! //! # Layers
@@ -14,8 +15,9 @@
 //! //! - [`store`]: holds objects
 //! ```
 //!
-//! An import is any path that begins with `crate`, `super`, `self` or a child module, in a `use` or elsewhere. It counts for the module that defines the name: a
-//! path through `use` in a parent is followed. What only tests compile does not count.
+//! An import is any path that begins with `crate`, `super`, `self` or a child module, in a `use` or elsewhere. It
+//! counts for the module that defines the name: a path through `use` in a parent is followed. What only tests compile
+//! does not count.
 
 mod graph;
 mod source;
@@ -25,7 +27,8 @@ use std::{fs, path::Path};
 
 use self::{graph::Graph, source::Sources};
 
-/// Checks the crate whose sources are in `src`. `allowed` names the circles that are accepted, each as the report writes it: `plugin::{lifecycle, task}`.
+/// Checks the crate whose sources are in `src`. `allowed` names the circles that are accepted, each as the report
+/// writes it: `plugin::{lifecycle, task}`.
 ///
 /// # Panics
 /// Panics with the files and lines of every import that breaks a rule, and for an allowed circle that does not exist.

@@ -1,7 +1,8 @@
 //! Where the servers' binaries are.
 //!
-//! `KUBEBUILDER_ASSETS` wins where it is set, as with envtest. Otherwise they lie in the user's cache folder, in a folder named after
-//! their versions. The first test that needs them builds them with Go; a lock makes a second builder wait.
+//! `KUBEBUILDER_ASSETS` wins where it is set, as with envtest. Otherwise they lie in the user's cache folder, in a
+//! folder named after their versions. The first test that needs them builds them with Go; a lock makes a second builder
+//! wait.
 
 use std::{
     env,
@@ -42,8 +43,8 @@ impl Assets {
         Ok(Self::complete(cache_folder()?))
     }
 
-    /// Returns the binaries, and builds them first if they are missing, which takes about five minutes on two cores. `say` gets a line
-    /// of progress from time to time.
+    /// Returns the binaries, and builds them first if they are missing, which takes about five minutes on two cores.
+    /// `say` gets a line of progress from time to time.
     ///
     /// # Errors
     /// As [`Assets::present`]; Go is missing or too old; a build failed.

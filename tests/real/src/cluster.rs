@@ -40,8 +40,8 @@ const ETCD_SAVED: &str = "etcd-saved";
 pub enum Versions {
     /// They go back as well: the server gives out the same versions a second time.
     Back,
-    /// They continue above all versions that were given out, and older ones are compacted. `etcdutl snapshot restore --bump-revision
-    /// --mark-compacted` does the same.
+    /// They continue above all versions that were given out, and older ones are compacted. `etcdutl snapshot restore
+    /// --bump-revision --mark-compacted` does the same.
     Raised,
 }
 
@@ -84,7 +84,8 @@ impl Cluster {
     /// Starts a cluster and returns when its API server is ready. Builds missing binaries first.
     ///
     /// # Errors
-    /// The binaries are missing and cannot be built, or a server does not become ready: the error has its last log lines.
+    /// The binaries are missing and cannot be built, or a server does not become ready: the error has its last log
+    /// lines.
     pub async fn start() -> Result<Self> {
         let assets = tokio::task::spawn_blocking(|| Assets::ready(|line| eprintln!("real-assets: {line}")))
             .await
@@ -150,7 +151,8 @@ impl Cluster {
         self.servers().apiserver = None;
     }
 
-    /// Starts the API server again with the same data and port, and returns when it is ready. A running one is killed first.
+    /// Starts the API server again with the same data and port, and returns when it is ready. A running one is killed
+    /// first.
     ///
     /// # Errors
     /// It does not become ready: the error has its last log lines.
@@ -168,7 +170,8 @@ impl Cluster {
         self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)
     }
 
-    /// Copies etcd's data for [`Cluster::restore`]. etcd is killed for that and started again. Replaces an earlier copy.
+    /// Copies etcd's data for [`Cluster::restore`]. etcd is killed for that and started again. Replaces an earlier
+    /// copy.
     ///
     /// # Errors
     /// The data cannot be copied, or etcd does not become healthy again.
@@ -178,8 +181,8 @@ impl Cluster {
         self.start_etcd(self.etcd_ports).await.map_err(Failed::into_error)
     }
 
-    /// Kills all servers, restores the data that [`Cluster::save`] copied, and starts the servers again. Returns when the API server is
-    /// ready.
+    /// Kills all servers, restores the data that [`Cluster::save`] copied, and starts the servers again. Returns when
+    /// the API server is ready.
     ///
     /// # Errors
     /// Nothing was saved, or a server does not become ready.
@@ -193,7 +196,8 @@ impl Cluster {
             etcd.raise_above(newest).await?;
         }
         self.start_apiserver(self.port).await.map_err(Failed::into_error)?;
-        // Kubernetes' guide to restores says: restart all watching components. This one would wait for versions that were lost.
+        // Kubernetes' guide to restores says: restart all watching components. This one would wait for versions that
+        // were lost.
         self.start_controller_manager()
     }
 

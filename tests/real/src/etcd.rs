@@ -46,7 +46,8 @@ impl Api {
         revision(&answer)
     }
 
-    /// Writes a key that Kubernetes does not use until the revision is above `newest`, then compacts the history up to there.
+    /// Writes a key that Kubernetes does not use until the revision is above `newest`, then compacts the history up to
+    /// there.
     pub(crate) async fn raise_above(&self, newest: u64) -> Result<()> {
         let mut revision = self.revision().await?;
         ensure!(revision <= newest, "the data to be raised is at revision {revision}, above {newest} already");

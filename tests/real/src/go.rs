@@ -98,7 +98,8 @@ pub(crate) fn build(folder: &Path, say: &mut impl FnMut(&str)) -> Result<()> {
     fs::remove_file(&log).context("cannot remove the build's log")
 }
 
-/// Returns the version of the installed Go if it can build the module. Go 1.21 and later fetches a newer toolchain by itself.
+/// Returns the version of the installed Go if it can build the module. Go 1.21 and later fetches a newer toolchain by
+/// itself.
 fn usable_go(module: &Path, wanted: &Versions) -> Result<String> {
     let output = match go_in(module).args(["env", "GOVERSION"]).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -149,7 +150,8 @@ fn link_flags(wanted: &Versions) -> String {
     )
 }
 
-/// Summarises the output of `go build -v` in one line. Each line of that output is a fetched module or a compiled package.
+/// Summarises the output of `go build -v` in one line. Each line of that output is a fetched module or a compiled
+/// package.
 fn progress(printed: &str, so_far: Duration) -> String {
     let compiled = printed.lines().filter(|line| !line.starts_with("go: ")).count();
     let latest = printed.lines().next_back().unwrap_or("nothing yet");

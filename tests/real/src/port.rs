@@ -11,7 +11,8 @@ use anyhow::{Context, Result};
 /// Ports below Linux's range for outgoing connections (32768 to 60999): a restarted server finds its port free again.
 const RANGE: std::ops::Range<u16> = 20_000..32_000;
 
-/// Returns a port of the loopback address without a listener. Another process may take it first: the caller then retries with another.
+/// Returns a port of the loopback address without a listener. Another process may take it first: the caller then
+/// retries with another.
 ///
 /// # Errors
 /// Every port that was tried is in use.

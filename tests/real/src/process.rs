@@ -117,8 +117,8 @@ type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
 
 /// Starts a child that the kernel kills when this process ends, however it ends.
 ///
-/// The kernel watches the *thread* that started the child, and a test's thread ends with the test. So one thread, which lasts as long as
-/// the process, starts all children.
+/// The kernel watches the *thread* that started the child, and a test's thread ends with the test. So one thread, which
+/// lasts as long as the process, starts all children.
 fn start_for_life(mut command: Command) -> io::Result<Child> {
     static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
         let (orders, taken) = mpsc::channel::<Order>();

@@ -1,5 +1,5 @@
-//! The harness on the real servers. Without their binaries these tests build them first, so they run only when asked for:
-//! `cargo test -p pilothouse-real -- --ignored`.
+//! The harness on the real servers. Without their binaries these tests build them first, so they run only when asked
+//! for: `cargo test -p pilothouse-real -- --ignored`.
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
 use k8s_openapi::api::core::v1::ConfigMap;

@@ -198,8 +198,8 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// Lets a block scalar begin with its `|` or `>`, and end with its last line. The parser lets it begin with its text, on a later
-    /// line, and includes the indentation of the line after it.
+    /// Lets a block scalar begin with its `|` or `>`, and end with its last line. The parser lets it begin with its
+    /// text, on a later line, and includes the indentation of the line after it.
     fn include_header(&self, found: &mut Located) {
         let text = self.text.get(found.range.clone()).unwrap_or_default().trim_end_matches(' ');
         if text.ends_with('\n') {

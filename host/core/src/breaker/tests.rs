@@ -6,7 +6,8 @@ use super::*;
 
 const NOW: Duration = Duration::from_secs(1000);
 
-/// Reconciles `key` as soon as it may be, from `now` on, so often; whatever woke it. What was said meanwhile, and when it ended.
+/// Reconciles `key` as soon as it may be, from `now` on, so often; whatever woke it. What was said meanwhile, and when
+/// it ended.
 fn reconcile<'a>(
     breaker: &mut Breaker<&'a str, &'a str>,
     mut now: Duration,

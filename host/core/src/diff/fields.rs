@@ -6,8 +6,8 @@
 //! Members(spec ─► Members(ports ─► Elements(port=80 ─► Members(port ─► Leaf))))
 //! ```
 //!
-//! The format is that of structured-merge-diff's `fieldpath` (`serialize.go`, `serialize-pe.go`). `"."` marks a node with children as
-//! owned itself. That follows from the schema and the value, so it is not compared.
+//! The format is that of structured-merge-diff's `fieldpath` (`serialize.go`, `serialize-pe.go`). `"."` marks a node
+//! with children as owned itself. That follows from the schema and the value, so it is not compared.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -45,8 +45,8 @@ pub(super) struct Element<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Returns `None` if an apply does not write such a text: other JSON, unknown path elements (`i:`), several kinds of elements in
-    /// one node, or nesting deeper than serde_json's limit of 128.
+    /// Returns `None` if an apply does not write such a text: other JSON, unknown path elements (`i:`), several kinds
+    /// of elements in one node, or nesting deeper than serde_json's limit of 128.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }

@@ -561,7 +561,8 @@ fn is_full(value: &Value) -> bool {
         }
 }
 
-/// The two things that no field set tells apart (see the module): what is below a leaf that is not atomic, and empty lists.
+/// The two things that no field set tells apart (see the module): what is below a leaf that is not atomic, and empty
+/// lists.
 fn no_field_set_can_tell(path: &Path, before: &model::Paths, desired: &Value) -> bool {
     let is_leaf = |leaf: &&[model::Step]| {
         before.contains(*leaf) && !before.iter().any(|other| other.len() > leaf.len() && other.starts_with(leaf))

@@ -1,14 +1,14 @@
 //! Decides when the Events of one key's calls are written, and which of them a repeated call has returned before.
 //!
-//! A transition that an Event reports is a difference between what a call reads and what it writes. A call that is repeated before the
-//! cluster shows what it wrote finds the same difference, and returns the same Event. So:
+//! A transition that an Event reports is a difference between what a call reads and what it writes. A call that is
+//! repeated before the cluster shows what it wrote finds the same difference, and returns the same Event. So:
 //!
-//! - The Events of a call are written after its status. If the status is postponed, or cannot be written, they wait for the key's next
-//!   call, and are written with the Events of that call. Equal Events are one.
-//! - If another write of an outcome fails, its Events are written, because its status is there. Until a call of the key succeeds, equal
-//!   Events of further outcomes are not written again.
-//! - The Events of a failure that the plugin returns are written for each attempt. The [`Correlator`](super::Correlator) counts equal
-//!   ones, so that people see how often it failed.
+//! - The Events of a call are written after its status. If the status is postponed, or cannot be written, they wait for
+//!   the key's next call, and are written with the Events of that call. Equal Events are one.
+//! - If another write of an outcome fails, its Events are written, because its status is there. Until a call of the key
+//!   succeeds, equal Events of further outcomes are not written again.
+//! - The Events of a failure that the plugin returns are written for each attempt. The
+//!   [`Correlator`](super::Correlator) counts equal ones, so that people see how often it failed.
 
 use super::draft::{Event, MAX_EVENTS};
 
@@ -70,7 +70,8 @@ impl KeyEvents {
         self.waiting.iter().chain(&self.written).map(Event::bytes).sum()
     }
 
-    /// Adds the Events of an outcome, which then wait for its status. Returns how many were dropped because too many wait.
+    /// Adds the Events of an outcome, which then wait for its status. Returns how many were dropped because too many
+    /// wait.
     pub fn add(&mut self, events: Vec<Event>) -> usize {
         let new = self.new_ones(events);
         self.waiting.extend(new);
@@ -79,8 +80,8 @@ impl KeyEvents {
         dropped
     }
 
-    /// Returns the Events to write now that an outcome was carried out. `is_failed` is `true` if one of its writes failed, so that the
-    /// call is repeated.
+    /// Returns the Events to write now that an outcome was carried out. `is_failed` is `true` if one of its writes
+    /// failed, so that the call is repeated.
     pub fn release(&mut self, status: StatusWrite, is_failed: bool) -> Vec<Event> {
         if status == StatusWrite::Open {
             return Vec::new();

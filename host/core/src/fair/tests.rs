@@ -484,7 +484,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A task comes: `tasks` has all in the order in which they came, `next` the flows that have some in the order of their turns.
+/// A task comes: `tasks` has all in the order in which they came, `next` the flows that have some in the order of their
+/// turns.
 fn enter(tasks: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, flow: u64, task: u32) {
     tasks.push_back((flow, task));
     if !next.contains(&flow) {
@@ -493,13 +494,14 @@ fn enter(tasks: &mut VecDeque<(u64, u32)>, next: &mut Vec<u64>, flow: u64, task:
 }
 
 proptest! {
-    /// Against plain lists: nothing is lost or served twice, order holds within a flow, and flows of an account take turns. Each account is
-    /// served in its lane, and waits there only if it has a cap.
+    /// Against plain lists: nothing is lost or served twice, order holds within a flow, and flows of an account take
+    /// turns. Each account is served in its lane, and waits there only if it has a cap.
     #[test]
     fn every_task_is_served_once_in_its_flows_order_and_turn(steps in prop::collection::vec(step(), 0..200)) {
         let mut queue = FairQueue::new();
         let ids: Vec<AccountId> = (0..4).map(|_| queue.open(Share::default())).collect();
-        // Of each account: when a task last held its thread, if another had before, and what is to be used until that is forgotten.
+        // Of each account: when a task last held its thread, if another had before, and what is to be used until that
+        // is forgotten.
         let mut holds: [Option<(Duration, bool, Duration)>; 4] = [None; 4];
         let mut lines: Vec<VecDeque<(u64, u32)>> = vec![VecDeque::new(); 4];
         let mut served: Vec<Vec<u64>> = vec![Vec::new(); 4];

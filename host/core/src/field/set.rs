@@ -5,8 +5,8 @@ use std::{borrow::Cow, ops::Range};
 use super::{FieldPath, Step};
 use crate::json::{ParseError, Reader};
 
-/// Largest number of values of one path in one object. More than the endpoints of a full EndpointSlice, and few enough that an object of
-/// short strings does not cost an index many times its own size.
+/// Largest number of values of one path in one object. More than the endpoints of a full EndpointSlice, and few enough
+/// that an object of short strings does not cost an index many times its own size.
 pub const MAX_VALUES: usize = 4_096;
 
 /// Members that every projection keeps.
@@ -14,8 +14,8 @@ const IDENTITY: [&[&str]; 4] = [&["apiVersion"], &["kind"], &["metadata", "name"
 
 /// Field paths that are found together, in one walk over a text.
 ///
-/// A walk requires JSON as the API server writes it and as it entered the store, in which no member appears twice in one object. It skips
-/// other values by their quotes and brackets alone.
+/// A walk requires JSON as the API server writes it and as it entered the store, in which no member appears twice in
+/// one object. It skips other values by their quotes and brackets alone.
 #[derive(Clone, Debug)]
 pub struct FieldSet {
     paths: Box<[FieldPath]>,
@@ -97,8 +97,8 @@ impl FieldSet {
         &self.paths
     }
 
-    /// Returns, for each path, its distinct values in ascending order. Strings are decoded, numbers and booleans keep their text; null,
-    /// objects and arrays have no value.
+    /// Returns, for each path, its distinct values in ascending order. Strings are decoded, numbers and booleans keep
+    /// their text; null, objects and arrays have no value.
     ///
     /// Only the first [`MAX_VALUES`] places of a path count.
     ///
@@ -118,8 +118,8 @@ impl FieldSet {
 
     /// Returns the object with only these fields, and apiVersion, kind, `metadata.name` and `metadata.namespace`.
     ///
-    /// Kept fields keep their order and text. Objects and arrays on the way to a field are kept even without the field. Arrays keep all
-    /// elements; `null` replaces an element of another type than the path requires.
+    /// Kept fields keep their order and text. Objects and arrays on the way to a field are kept even without the field.
+    /// Arrays keep all elements; `null` replaces an element of another type than the path requires.
     ///
     /// # Errors
     /// Fails on some texts that are not valid JSON.
@@ -132,7 +132,8 @@ impl FieldSet {
         Ok(walk.out)
     }
 
-    /// Returns the object without these fields. Members are removed with their names, elements with their places. All other bytes stay.
+    /// Returns the object without these fields. Members are removed with their names, elements with their places. All
+    /// other bytes stay.
     ///
     /// # Errors
     /// Fails on some texts that are not valid JSON.

@@ -1,7 +1,7 @@
 //! The administrator's file: `<plugin>.yaml` beside the component.
 //!
-//! Read through serde, so that the host accepts YAML or JSON. An unknown key is rejected by name: a misspelt `namespaces` must not
-//! grant the whole cluster.
+//! Read through serde, so that the host accepts YAML or JSON. An unknown key is rejected by name: a misspelt
+//! `namespaces` must not grant the whole cluster.
 
 use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
@@ -27,7 +27,8 @@ pub struct AdminFile {
     /// The plugin's field manager is `pilothouse.<identity>`. `None` means that it is the plugin's name.
     #[serde(deserialize_with = "given")]
     pub identity: Option<String>,
-    /// The argument of `describe` and `reconcile`, any JSON; `{}` if the file has none. Its [references](references::find) are valid.
+    /// The argument of `describe` and `reconcile`, any JSON; `{}` if the file has none. Its
+    /// [references](references::find) are valid.
     #[serde(deserialize_with = "config")]
     pub config: Value,
     /// The allowed part of what the plugin asks for. Null grants nothing.
@@ -36,8 +37,8 @@ pub struct AdminFile {
     /// Servers that the plugin may send requests to. Null grants none.
     #[serde(deserialize_with = "null_is_default")]
     pub http: Vec<HttpRule>,
-    /// Names of the webhooks that the plugin may have. A webhook sees, delays and may deny requests of the whole cluster, so null
-    /// is rejected.
+    /// Names of the webhooks that the plugin may have. A webhook sees, delays and may deny requests of the whole
+    /// cluster, so null is rejected.
     #[serde(deserialize_with = "webhooks")]
     pub webhooks: Vec<String>,
     /// Bounds that tighten the plugin's own. Null means the host's bounds, like a file without `limits`.
@@ -75,8 +76,8 @@ pub struct Limits {
     /// Linear memory of one instance, in MiB.
     #[serde(rename = "memoryMiB", deserialize_with = "given")]
     pub memory_mib: Option<NonZeroU32>,
-    /// Memory and tables of all instances together, what they handed over, and what the host remembers for the plugin, in MiB. At
-    /// least the memory of one instance.
+    /// Memory and tables of all instances together, what they handed over, and what the host remembers for the plugin,
+    /// in MiB. At least the memory of one instance.
     #[serde(rename = "totalMemoryMiB", deserialize_with = "given")]
     pub total_memory_mib: Option<NonZeroU32>,
     /// Watches at the API server that the plugin's manifest may cause.
@@ -109,7 +110,8 @@ pub struct Limits {
     /// Reconciles that each controller may begin per second, on average and as a burst.
     #[serde(rename = "reconcilesPerSecond", deserialize_with = "rate")]
     pub reconciles_per_second: Option<NonZeroU32>,
-    /// Requests that the plugin may send to the API server per second, on average and as a burst: writes and live reads.
+    /// Requests that the plugin may send to the API server per second, on average and as a burst: writes and live
+    /// reads.
     #[serde(rename = "requestsPerSecond", deserialize_with = "rate")]
     pub requests_per_second: Option<NonZeroU32>,
     /// Requests that the plugin may send to other servers per second, on average and as a burst.
@@ -123,8 +125,8 @@ pub struct Limits {
     pub backoff_cap_ms: Option<NonZeroU32>,
 }
 
-/// Default number of watches that a manifest may cause: more kinds than most operators use. Each is a stream at the API server, and a
-/// cache.
+/// Default number of watches that a manifest may cause: more kinds than most operators use. Each is a stream at the API
+/// server, and a cache.
 const WATCHES: NonZeroU32 = NonZeroU32::new(64).expect("it is not 0");
 
 /// Default number of series of a plugin's own metrics. Each scrape writes all of them.
@@ -327,7 +329,8 @@ fn verbs(texts: &[Option<String>]) -> Result<BTreeSet<Verb>, String> {
     if verbs.is_empty() { Err("verbs is empty, so the rule grants nothing".to_owned()) } else { Ok(verbs) }
 }
 
-/// Rejects empty lists: one reader would take them for "none", another for "all". That includes lists whose lines are commented out.
+/// Rejects empty lists: one reader would take them for "none", another for "all". That includes lists whose lines are
+/// commented out.
 fn some(list: Option<List>, name: &str) -> Result<Vec<String>, String> {
     let Some(list) = list else { return Ok(Vec::new()) };
     let Some(list) = list else { return Err(format!("{name} is null: leave the key out to grant all")) };

@@ -1,4 +1,5 @@
-//! Which servers a plugin may send requests to: what its manifest's `http` asks for and the administrator's `http` allows.
+//! Which servers a plugin may send requests to: what its manifest's `http` asks for and the administrator's `http`
+//! allows.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -72,7 +73,8 @@ pub struct HttpDenied {
 }
 
 impl HttpGrants {
-    /// Decides whether the plugin may send `method` to the server of `url`. `all_asked` allows everything that is asked for.
+    /// Decides whether the plugin may send `method` to the server of `url`. `all_asked` allows everything that is asked
+    /// for.
     pub(super) fn check(&self, method: &str, url: &Url, all_asked: bool) -> Result<HttpGranted, HttpDenied> {
         let denied =
             |by| HttpDenied { method: method.to_owned(), plain: url.plain, host: url.host.clone(), port: url.port, by };

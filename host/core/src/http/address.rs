@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns `true` for a public unicast address. Others reach this machine, its network, or the metadata service of a cloud.
+/// Returns `true` for a public unicast address. Others reach this machine, its network, or the metadata service of a
+/// cloud.
 ///
-/// The registries of IANA for special-purpose addresses decide. An IPv6 address that carries an IPv4 address is as public as that one.
+/// The registries of IANA for special-purpose addresses decide. An IPv6 address that carries an IPv4 address is as
+/// public as that one.
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
@@ -12,8 +14,8 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// Returns `true` for link-local addresses and for the metadata services of clouds, wherever those are. A metadata service gives
-/// credentials of the machine to everybody on it.
+/// Returns `true` for link-local addresses and for the metadata services of clouds, wherever those are. A metadata
+/// service gives credentials of the machine to everybody on it.
 pub fn is_link_local(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_link_local_v4(address),
@@ -53,7 +55,8 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => is_public_v4(embedded(high, low)),
         // Protocol assignments with Teredo, and documentation.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
-        // Only 2000::/3 is global unicast. The rest has loopback, unspecified, unique local, link-local and multicast addresses.
+        // Only 2000::/3 is global unicast. The rest has loopback, unspecified, unique local, link-local and multicast
+        // addresses.
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }

@@ -6,7 +6,8 @@ use serde_json::json;
 use super::*;
 use crate::field::FieldPath;
 
-/// `ns | labels | fields | keep`, each of which may be empty. To keep: `metadata`, or `-` and what is not kept, or both.
+/// `ns | labels | fields | keep`, each of which may be empty. To keep: `metadata`, or `-` and what is not kept, or
+/// both.
 fn key(text: &str) -> InformerKey {
     let mut parts = text.split('|').map(str::trim);
     let mut next = || parts.next().unwrap_or_default();

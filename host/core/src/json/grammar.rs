@@ -160,7 +160,8 @@ pub(super) fn number_end(text: &[u8], start: usize) -> Result<usize> {
     if exponent {
         at = digits(at + 1 + usize::from(matches!(byte(text, at + 1), b'+' | b'-')))?;
     }
-    // An f64 holds every number of up to 308 digits. serde_json judges the others, as it rounds by its own rules at the limit.
+    // An f64 holds every number of up to 308 digits. serde_json judges the others, as it rounds by its own rules at the
+    // limit.
     if (exponent || at - start > 308) && serde_json::from_slice::<f64>(&text[start..at]).is_err() {
         return Err(ParseError::new(start, "number out of range"));
     }
@@ -172,11 +173,12 @@ pub(super) fn literal_end(text: &[u8], at: usize, literal: &'static str) -> Resu
     if text.get(at..end) == Some(literal.as_bytes()) { Ok(end) } else { Err(wrong(text, at, "expected a value")) }
 }
 
-/// Returns the first position from `at` on of a special byte in a string: a quote, a backslash or a control character; or the end of the
-/// text.
+/// Returns the first position from `at` on of a special byte in a string: a quote, a backslash or a control character;
+/// or the end of the text.
 pub(super) fn plain_end(text: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::MAX / 255;
-    // The high bit of each special byte. A borrow can set it for a byte after a special one, never before, so the lowest is exact.
+    // The high bit of each special byte. A borrow can set it for a byte after a special one, never before, so the
+    // lowest is exact.
     fn special(chunk: &[u8]) -> u64 {
         let bytes = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
         let quote = bytes ^ (ONES * u64::from(b'"'));

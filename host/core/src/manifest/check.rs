@@ -1,7 +1,7 @@
 //! Checks a raw manifest and collects every problem.
 //!
-//! The rules for names are those of Kubernetes (RFC 1123 labels and subdomains). The bounds are the host's own: a manifest is read
-//! for every revision and shown to people. No bound is near what people write by hand.
+//! The rules for names are those of Kubernetes (RFC 1123 labels and subdomains). The bounds are the host's own: a
+//! manifest is read for every revision and shown to people. No bound is near what people write by hand.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -31,13 +31,13 @@ use watches::Part;
 
 /// Largest number of each: controllers, watches, indexes, permissions, namespaces, names, CRDs.
 const MAX_ENTRIES: usize = 256;
-/// Largest number of different watches, counted once per namespace. Each is a list and a watch at the API server, and is compared with
-/// every other of its kind.
+/// Largest number of different watches, counted once per namespace. Each is a list and a watch at the API server, and
+/// is compared with every other of its kind.
 const MAX_WATCHED: usize = 1024;
 /// Largest number of ways to cut one kind. Each changed object is copied for each way while its informer is locked.
 pub(crate) const MAX_CUTS: usize = 8;
-/// Largest number of selectors of one kind and scope by fields that only the API server can evaluate. Each has its own watch and copy,
-/// as no wider informer can evaluate it.
+/// Largest number of selectors of one kind and scope by fields that only the API server can evaluate. Each has its own
+/// watch and copy, as no wider informer can evaluate it.
 pub(crate) const MAX_BY_FIELDS: usize = 8;
 /// Largest number of patterns that a plugin observes. Each is compared with every kind that the API server serves.
 const MAX_PATTERNS: usize = 16;
@@ -341,8 +341,8 @@ impl raw::TypeMeta {
     }
 }
 
-/// Returns `true` for a kind. Kubernetes requires kinds to be DNS labels in lower case; existing ones begin with a capital, unlike
-/// resource names (`configmaps`).
+/// Returns `true` for a kind. Kubernetes requires kinds to be DNS labels in lower case; existing ones begin with a
+/// capital, unlike resource names (`configmaps`).
 fn is_kind(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_uppercase()) && Name::Label.fits(&text.to_ascii_lowercase())
 }

@@ -83,8 +83,8 @@ impl Manifest {
 
     /// Returns the kinds that the patterns match, sorted.
     ///
-    /// `before` is the last result. A kind of it that is not served any more stays while `has_objects` returns `true`, so
-    /// that the plugin observes their deletion.
+    /// `before` is the last result. A kind of it that is not served any more stays while `has_objects` returns `true`,
+    /// so that the plugin observes their deletion.
     pub fn select(
         &self,
         discovered: &Discovered,

@@ -73,14 +73,15 @@ pub enum KeepError {
 }
 
 impl Keep {
-    /// `metadata_only` keeps only apiVersion, kind and metadata. `without` lists fields to leave out, with everything in them.
+    /// `metadata_only` keeps only apiVersion, kind and metadata. `without` lists fields to leave out, with everything
+    /// in them.
     ///
     /// `metadata.managedFields` is never kept; naming it is allowed.
     ///
     /// # Errors
-    /// Fails if there are more than 64 fields. Fails if a field is, contains or lies in a member that identifies an object:
-    /// apiVersion, kind, and in metadata name, namespace, uid, resourceVersion, labels, ownerReferences, finalizers,
-    /// deletionTimestamp, generation.
+    /// Fails if there are more than 64 fields. Fails if a field is, contains or lies in a member that identifies an
+    /// object: apiVersion, kind, and in metadata name, namespace, uid, resourceVersion, labels, ownerReferences,
+    /// finalizers, deletionTimestamp, generation.
     pub fn new(metadata_only: bool, without: impl IntoIterator<Item = FieldPath>) -> Result<Self, KeepError> {
         let without: Vec<FieldPath> = without.into_iter().collect();
         if without.len() > MAX_FIELDS {
@@ -139,8 +140,9 @@ impl Keep {
         Self::of(self.metadata_only && other.metadata_only, without)
     }
 
-    /// Returns the first part of the member `name` with value `value` that is not kept, and so cannot be compared. This is `name`
-    /// itself, or the first member of the value that is not kept whole. Returns `None` if all of it can be compared.
+    /// Returns the first part of the member `name` with value `value` that is not kept, and so cannot be compared. This
+    /// is `name` itself, or the first member of the value that is not kept whole. Returns `None` if all of it can be
+    /// compared.
     ///
     /// ```
     /// use pilothouse_core::{field::FieldPath, object::Keep};
@@ -188,8 +190,8 @@ impl Keep {
 impl Object {
     /// Parses an object and cuts it down to what `keep` keeps.
     ///
-    /// With [`Keep::metadata_only`], a `PartialObjectMetadata` becomes an object of kind `default`. A whole object, from a server
-    /// that does not support these, loses the rest.
+    /// With [`Keep::metadata_only`], a `PartialObjectMetadata` becomes an object of kind `default`. A whole object,
+    /// from a server that does not support these, loses the rest.
     ///
     /// # Errors
     /// Fails as [`parse`](Self::parse) does.
@@ -204,8 +206,8 @@ impl Object {
         object.keep(keep)
     }
 
-    /// Returns the same object with only what `keep` keeps: for the whole object in an answer to a write, or for a reader that is
-    /// allowed less than the store holds.
+    /// Returns the same object with only what `keep` keeps: for the whole object in an answer to a write, or for a
+    /// reader that is allowed less than the store holds.
     #[must_use]
     pub fn kept(&self, keep: &Keep) -> Self {
         self.keep(keep).expect("the text of an object is JSON, and gets shorter")

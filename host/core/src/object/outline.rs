@@ -1,7 +1,7 @@
 //! Outlines: the metadata of objects whose text cannot be parsed.
 //!
-//! The store holds such an object as its metadata alone, with an annotation that says why. So its deletion is reconciled, no
-//! plugin sees its former content, and each reader sees that it is unreadable.
+//! The store holds such an object as its metadata alone, with an annotation that says why. So its deletion is
+//! reconciled, no plugin sees its former content, and each reader sees that it is unreadable.
 
 use std::fmt;
 
@@ -60,7 +60,8 @@ impl fmt::Display for Unreadable {
 }
 
 impl Object {
-    /// Parses as much of an object's metadata as can be read, after [`parse_kept`](Self::parse_kept) failed with `error`.
+    /// Parses as much of an object's metadata as can be read, after [`parse_kept`](Self::parse_kept) failed with
+    /// `error`.
     ///
     /// Returns `None` if its name, uid or version cannot be read.
     pub fn outline(json: &[u8], default: &TypeMeta, keep: &Keep, error: &ParseError) -> Option<Self> {

@@ -1,7 +1,7 @@
 //! The one walk over an object's text that checks all of it and extracts the metadata.
 //!
-//! A member that is read here must not appear twice. Readers differ in which of the two they take, and the host must index and
-//! grant what a plugin sees. The API server never writes a member twice.
+//! A member that is read here must not appear twice. Readers differ in which of the two they take, and the host must
+//! index and grant what a plugin sees. The API server never writes a member twice.
 
 use std::{borrow::Cow, ops::Range};
 

@@ -76,8 +76,8 @@ impl Appliers {
 impl Object {
     /// Notes that an apply with this digest would change nothing. The digest covers whatever decides what is sent.
     ///
-    /// The note holds for later versions as long as only their status differs. Only the last note counts. An object that none of
-    /// the host's managers has applied takes none.
+    /// The note holds for later versions as long as only their status differs. Only the last note counts. An object
+    /// that none of the host's managers has applied takes none.
     ///
     /// Use the same `hash` for all calls with one digest, and keep it secret from the writers of objects.
     pub fn settle(&self, digest: u64, hash: &impl BuildHasher) {
@@ -86,7 +86,8 @@ impl Object {
         }
     }
 
-    /// Notes that an apply of the status with this digest would change nothing. Otherwise like [`settle`](Self::settle).
+    /// Notes that an apply of the status with this digest would change nothing. Otherwise like
+    /// [`settle`](Self::settle).
     pub fn settle_status(&self, digest: u64, hash: &impl BuildHasher) {
         if let (Some(appliers), Ok(lasting)) = (&self.applied, self.lasting_status(hash)) {
             appliers.note.update(|notes| notes.status = Some(Box::new(SettledStatus { digest, lasting })));
@@ -102,8 +103,8 @@ impl Object {
         })
     }
 
-    /// Returns `true` if [`settle`](Self::settle) noted this digest of this version, or of an earlier one from which only the
-    /// status differs.
+    /// Returns `true` if [`settle`](Self::settle) noted this digest of this version, or of an earlier one from which
+    /// only the status differs.
     pub fn is_settled(&self, digest: u64, hash: &impl BuildHasher) -> bool {
         let Some(appliers) = &self.applied else { return false };
         match appliers.note.object().filter(|settled| settled.digest == digest) {
@@ -118,7 +119,8 @@ impl Object {
         }
     }
 
-    /// Returns a digest of all that an apply depends on: everything except the status and the version, and what was applied.
+    /// Returns a digest of all that an apply depends on: everything except the status and the version, and what was
+    /// applied.
     fn lasting(&self, hash: &impl BuildHasher) -> Result<u64, ParseError> {
         let (mut hasher, json) = (hash.build_hasher(), self.json());
         let mut reader = Reader::new(&json);

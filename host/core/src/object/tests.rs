@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-/// Writes a value as another program might: members in any order, white space between tokens, any character of a string as
-/// an escape. What is chosen comes out of `choice`.
+/// Writes a value as another program might: members in any order, white space between tokens, any character of a string
+/// as an escape. What is chosen comes out of `choice`.
 fn write(value: &Value, choice: &mut impl FnMut(usize) -> usize, out: &mut String) {
     let space = ["", "", "", " ", "\n", "\t "][choice(6)];
     out.push_str(space);

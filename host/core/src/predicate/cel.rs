@@ -1,8 +1,8 @@
 //! CEL expressions over `object` and `old`: from their text to a form that can be evaluated safely.
 //!
-//! The expression comes from a plugin and the objects from the cluster. Neither may slow down, bloat or stop the host. So an
-//! expression is rewritten after parsing ([`meter`]): operations whose cost depends on the data pay for it. All expressions of one
-//! judgement share [`BUDGET`]; once it is spent, each of them fails.
+//! The expression comes from a plugin and the objects from the cluster. Neither may slow down, bloat or stop the host.
+//! So an expression is rewritten after parsing ([`meter`]): operations whose cost depends on the data pay for it. All
+//! expressions of one judgement share [`BUDGET`]; once it is spent, each of them fails.
 //!
 //! ```text
 //! object.items.exists(i, i == old.x)
@@ -40,17 +40,18 @@ use crate::field::FieldPath;
 mod fields;
 mod meter;
 
-/// Largest expression in bytes. The parser recurses with the nesting: a chain of 500 operators needs less than half of a stack of 2 MiB.
+/// Largest expression in bytes. The parser recurses with the nesting: a chain of 500 operators needs less than half of
+/// a stack of 2 MiB.
 const MAX_LENGTH: usize = 1024;
 /// Largest number of conditionals in one expression: the parser panics at about a hundred nested ones.
 const MAX_CONDITIONALS: usize = 16;
 /// Largest object that is evaluated, in bytes: twice what etcd holds.
 const MAX_OBJECT: usize = 3 << 20;
-/// Units that all expressions of one judgement may spend: about two milliseconds. A unit is some 20 ns of a core in a release build;
-/// `meter` holds the prices.
+/// Units that all expressions of one judgement may spend: about two milliseconds. A unit is some 20 ns of a core in a
+/// release build; `meter` holds the prices.
 pub const BUDGET: u64 = 100_000;
-/// Units that converting both objects may cost: about twenty milliseconds, for some 50,000 values. Bounded separately, so that an
-/// expression that reads little of a large object works.
+/// Units that converting both objects may cost: about twenty milliseconds, for some 50,000 values. Bounded separately,
+/// so that an expression that reads little of a large object works.
 const READING: u64 = 1_000_000;
 
 /// A compiled CEL expression over `object` and `old`. Expressions with equal texts are equal.

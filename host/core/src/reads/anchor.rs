@@ -1,8 +1,9 @@
 //! Files each selection so that a change finds the few that it may concern.
 //!
-//! A selection is filed under a condition that all objects it selects meet. From the most selective kind: the value of an index, a
-//! label's value, a label's presence, or only its namespace. A selection of several values is filed under each of them. Of several
-//! labels, the first with room counts. An object is looked up by all conditions that it meets, before and after the change.
+//! A selection is filed under a condition that all objects it selects meet. From the most selective kind: the value of
+//! an index, a label's value, a label's presence, or only its namespace. A selection of several values is filed under
+//! each of them. Of several labels, the first with room counts. An object is looked up by all conditions that it meets,
+//! before and after the change.
 
 use std::{
     borrow::Cow,

@@ -94,7 +94,8 @@ impl Selection {
             // The caller has seen that the texts differ.
             (Aspect::Whole, true) => true,
             (Aspect::Fields(paths), true) => {
-                // Built here, as it is rarely needed: kept, its two trees would take three times the memory of the read.
+                // Built here, as it is rarely needed: kept, its two trees would take three times the memory of the
+                // read.
                 let fields = FieldSet::new(paths.iter().cloned());
                 let project = |object: Option<&Object>| object.and_then(|object| fields.project(&object.json()).ok());
                 project(sides.old) != project(sides.new)

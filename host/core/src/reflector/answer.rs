@@ -15,8 +15,8 @@ const TEXT_MAX: usize = 500;
 /// Returns `true` if the server does not support streaming lists.
 ///
 /// Without the feature gate WatchList the field is forbidden (422). Servers that do not know the parameter reject
-/// `resourceVersionMatch` for a watch. On an etcd older than 3.4.31 or 3.5.13 the watch begins with an error that names the
-/// missing feature.
+/// `resourceVersionMatch` for a watch. On an etcd older than 3.4.31 or 3.5.13 the watch begins with an error that names
+/// the missing feature.
 pub(super) fn refuses_streaming(status: &Status) -> bool {
     match status.code {
         400 | 422 => true,
@@ -25,8 +25,8 @@ pub(super) fn refuses_streaming(status: &Status) -> bool {
     }
 }
 
-/// Returns `true` if the server was asked for a version that it has not reached. Only the message distinguishes this from other
-/// timeouts.
+/// Returns `true` if the server was asked for a version that it has not reached. Only the message distinguishes this
+/// from other timeouts.
 pub(super) fn is_too_large(status: &Status) -> bool {
     status.code == 504 && status.message.contains("Too large resource version")
 }

@@ -30,11 +30,13 @@ const SILENT: Duration = Duration::from_secs(120);
 /// Range of the wait after a denial: roles change by hand, and tokens are read again once a minute.
 const DENIED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(33));
 
-/// Time for which a kind must be gone before its objects are removed: longer than API servers of one cluster disagree on it.
+/// Time for which a kind must be gone before its objects are removed: longer than API servers of one cluster disagree
+/// on it.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
-/// One reflector reports at most [`MAX_RESTORES`] restores to the others in this time. Nobody restores a cluster that often. The
-/// cause is then one of several servers that answers from an old cache, or one with its own versions that restarts.
+/// One reflector reports at most [`MAX_RESTORES`] restores to the others in this time. Nobody restores a cluster that
+/// often. The cause is then one of several servers that answers from an old cache, or one with its own versions that
+/// restarts.
 const RESTORES_WITHIN: Duration = Duration::from_secs(600);
 
 /// See [`RESTORES_WITHIN`].
@@ -53,14 +55,14 @@ pub struct Reflector {
     phase: Phase,
     /// Where a watch continues: the version of the last complete list, or a newer one from the watch.
     version: Option<ResourceVersion>,
-    /// The newest version that the server has shown, also in lists that were given up. A server that shows an older one has gone
-    /// back.
+    /// The newest version that the server has shown, also in lists that were given up. A server that shows an older one
+    /// has gone back.
     seen: Option<ResourceVersion>,
     list_by: ListBy,
     /// Requested lifetime of the last watch.
     watch_for: Duration,
-    /// Another reflector has found a restore since the last list began. This list, and the watch after it, may be of the lost
-    /// history.
+    /// Another reflector has found a restore since the last list began. This list, and the watch after it, may be of
+    /// the lost history.
     restored: bool,
     /// Times of the last restores that this reflector found, at most [`MAX_RESTORES`].
     restores: VecDeque<Duration>,
@@ -121,8 +123,8 @@ struct Paging {
     continue_token: Option<String>,
     /// Of the first page, once it has come.
     version: Option<ResourceVersion>,
-    /// Requests all objects in one page, no older than this version: the fall-back after a continue token expired. With a version
-    /// the server may answer from memory, and need not read everything from etcd.
+    /// Requests all objects in one page, no older than this version: the fall-back after a continue token expired. With
+    /// a version the server may answer from memory, and need not read everything from etcd.
     whole: Option<ResourceVersion>,
 }
 
@@ -255,8 +257,8 @@ impl Step<'_> {
         if by != ListBy::Stream || self.reflector.seen == Some(ANOTHER_HISTORY) {
             return self.ask_page(Paging::default());
         }
-        // Without a version: as recent as a list would be. From the last version the server would wait until it reaches that
-        // version, which after a restore of etcd is never.
+        // Without a version: as recent as a list would be. From the last version the server would wait until it reaches
+        // that version, which after a restore of etcd is never.
         let timeout = self.watch_for();
         self.effects.push(Effect::Watch { resource_version: String::new(), initial_events: true, timeout });
         Phase::Streaming { opened: false }
@@ -332,8 +334,8 @@ impl Step<'_> {
         self.reflector.seen = self.reflector.seen.max(version);
     }
 
-    /// Returns `true` if the server has seen a newer version than `version`, which it now shows. Reports that to the other
-    /// reflectors once, unless they reported it or this reflector has found too many.
+    /// Returns `true` if the server has seen a newer version than `version`, which it now shows. Reports that to the
+    /// other reflectors once, unless they reported it or this reflector has found too many.
     fn went_back(&mut self, version: ResourceVersion) -> bool {
         let went_back = Some(version) < self.reflector.seen;
         if went_back && self.reflector.seen != Some(ANOTHER_HISTORY) {

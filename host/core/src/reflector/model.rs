@@ -1,7 +1,7 @@
 //! The machine against a [fake server](server) that fails in every way it knows of, with a real store.
 //!
-//! Everything is in memory, and time is a number: a hundred hours of faults pass in a second. Objects that cannot be read
-//! are left out, because there is no truth to compare them with.
+//! Everything is in memory, and time is a number: a hundred hours of faults pass in a second. Objects that cannot be
+//! read are left out, because there is no truth to compare them with.
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
 use std::collections::BTreeMap;
@@ -252,8 +252,8 @@ proptest! {
         settles(&mut world)?;
     }
 
-    /// The longest waits, one after the other: until the look, and until the list. Who resumed the watch blindly would hear
-    /// nothing for 5 to 10 minutes.
+    /// The longest waits, one after the other: until the look, and until the list. Who resumed the watch blindly would
+    /// hear nothing for 5 to 10 minutes.
     #[test]
     fn invariant_4_a_restore_during_an_outage_is_seen_before_the_watch_goes_on(
         seed: u64, one_in in 2..40_u64, lost in 1..200_u64, outage in 1..1200_u64,
@@ -331,8 +331,8 @@ fn any_input() -> impl Strategy<Value = Happened> {
 
 #[test]
 fn no_server_is_stormed() {
-    // Requests in an hour: looks for the endpoint, lists begun, looks at the version, watches. At 30 to 60 s each there are some
-    // 80, and a few more while the waits grow.
+    // Requests in an hour: looks for the endpoint, lists begun, looks at the version, watches. At 30 to 60 s each there
+    // are some 80, and a few more while the waits grow.
     let table = [
         (Fault::Unreachable, 100, 0, 0, 0),
         (Fault::Busy, 100, 0, 0, 0),

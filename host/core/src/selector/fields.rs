@@ -4,8 +4,8 @@ use std::{borrow::Cow, fmt};
 
 /// Requirements on fields. Without any, everything matches.
 ///
-/// The API server decides which fields a kind has; here they are only names. Texts that differ only in order give equal selectors and
-/// one [`Display`](fmt::Display).
+/// The API server decides which fields a kind has; here they are only names. Texts that differ only in order give equal
+/// selectors and one [`Display`](fmt::Display).
 ///
 /// ```
 /// use pilothouse_core::selector::FieldSelector;
@@ -42,8 +42,8 @@ pub struct FieldSelectorError {
 }
 
 impl FieldSelector {
-    /// Parses requirements joined by commas: `a.b=c`, `a.b==c`, `a.b!=c`. In values, `\`, `,` and `=` are escaped by `\`. An empty text
-    /// matches everything.
+    /// Parses requirements joined by commas: `a.b=c`, `a.b==c`, `a.b!=c`. In values, `\`, `,` and `=` are escaped by
+    /// `\`. An empty text matches everything.
     ///
     /// # Errors
     /// Fails if Kubernetes would reject the text, or if a field's name contains white space.
@@ -81,8 +81,8 @@ impl FieldSelector {
         &self.requirements
     }
 
-    /// Returns `true` if every requirement holds for the values that `field` returns. `None` stands for an absent field, which counts as
-    /// empty.
+    /// Returns `true` if every requirement holds for the values that `field` returns. `None` stands for an absent
+    /// field, which counts as empty.
     pub fn matches<'a>(&self, mut field: impl FnMut(&str) -> Option<Cow<'a, str>>) -> bool {
         self.requirements.iter().all(|required| {
             let value = field(&required.field);

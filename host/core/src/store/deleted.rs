@@ -1,5 +1,5 @@
-//! Remembers this host's own deletes while older events may still arrive: those of the deleted object, and those of earlier
-//! objects of its name that other clients deleted.
+//! Remembers this host's own deletes while older events may still arrive: those of the deleted object, and those of
+//! earlier objects of its name that other clients deleted.
 
 use std::collections::VecDeque;
 
@@ -10,8 +10,8 @@ use crate::{
     object::{Object, ResourceVersion, Uid},
 };
 
-/// Uids that are remembered: more than a busy host deletes in the time that a watch may lag. If a DELETED event came before the
-/// answer to the delete, its uid stays until it is pushed out or a list ends.
+/// Uids that are remembered: more than a busy host deletes in the time that a watch may lag. If a DELETED event came
+/// before the answer to the delete, its uid stays until it is pushed out or a list ends.
 const LIMIT: usize = 8_192;
 
 #[derive(Debug, Default)]
@@ -95,8 +95,9 @@ impl Deleted {
 
     /// Forgets the deletes that began before the list numbered `mark`, which is complete.
     ///
-    /// A list requested after the delete does not name the object, and the watch that follows it brings no event of it. Whether
-    /// this list was requested before or after the delete is unknown. If another list began and ended in between, it was after.
+    /// A list requested after the delete does not name the object, and the watch that follows it brings no event of it.
+    /// Whether this list was requested before or after the delete is unknown. If another list began and ended in
+    /// between, it was after.
     pub(super) fn finish_list(&mut self, mark: u32) {
         let is_recent = |entry: &Delete| entry.mark == mark || entry.mark.wrapping_add(1) == mark;
         let past: Vec<Uid> =

@@ -1,7 +1,7 @@
 //! Indexes by field path: from a value at a path to the slots of the objects that have it.
 //!
-//! The index keeps each object's indexed values. So an update needs one walk over the new text for all paths, and does not read
-//! the old text.
+//! The index keeps each object's indexed values. So an update needs one walk over the new text for all paths, and does
+//! not read the old text.
 
 use std::{borrow::Cow, sync::Arc};
 

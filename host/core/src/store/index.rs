@@ -1,7 +1,7 @@
 //! Indexes from an owner's uid, and from a label, to the slots of the objects that carry it.
 //!
-//! Owners are looked up all the time. Many kinds are never read by label, and each object has several labels. So labels are
-//! indexed only after the first such read.
+//! Owners are looked up all the time. Many kinds are never read by label, and each object has several labels. So labels
+//! are indexed only after the first such read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -115,8 +115,8 @@ struct Values {
 }
 
 impl LabelIndex {
-    /// Returns how many objects the index yields for a requirement. Returns `None` if objects without the label match, or if the
-    /// index is not complete; the latter asks for it to be built.
+    /// Returns how many objects the index yields for a requirement. Returns `None` if objects without the label match,
+    /// or if the index is not complete; the latter asks for it to be built.
     pub(super) fn count(&self, requirement: &Requirement) -> Option<usize> {
         if self.progress != Progress::Done {
             self.wanted.store(true, Ordering::Relaxed);
@@ -134,7 +134,8 @@ impl LabelIndex {
         }
     }
 
-    /// Returns one set per value for a requirement that has a [`count`](Self::count). The sets may hold other objects too.
+    /// Returns one set per value for a requirement that has a [`count`](Self::count). The sets may hold other objects
+    /// too.
     pub(super) fn sets<'a>(&'a self, requirement: &'a Requirement) -> impl Iterator<Item = &'a Set> {
         let wanted = if let Requirement::In(_, values) = requirement { Some(values) } else { None };
         let values = self.keys.get(requirement.key()).map(|of| &of.values);

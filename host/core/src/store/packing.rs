@@ -1,7 +1,7 @@
 //! Compresses the texts of a store, in steps that lock it briefly.
 //!
-//! An object is first held as it came, because routes and subscribers read it at once. Later a background thread asks for
-//! [`Work`], runs it without the store, and returns the result:
+//! An object is first held as it came, because routes and subscribers read it at once. Later a background thread asks
+//! for [`Work`], runs it without the store, and returns the result:
 //!
 //! ```text
 //!  put ─► plain ──┐  Store::packing     Work::run        Store::packed
@@ -18,7 +18,8 @@ use hashbrown::HashSet;
 use super::Store;
 use crate::{dictionary::Dictionary, object::Object};
 
-/// Bytes of objects below which nothing is packed. A dictionary and its tables take some 500 kB, so the gain would be small.
+/// Bytes of objects below which nothing is packed. A dictionary and its tables take some 500 kB, so the gain would be
+/// small.
 const MIN_BYTES: usize = 1 << 20;
 
 /// Objects of an unfinished list that suffice for a first training: a page or two.
@@ -42,7 +43,8 @@ pub(super) struct Packing {
     dictionary: Option<Arc<Dictionary>>,
     /// Number of objects at the last training, or attempt.
     trained_at: usize,
-    /// Dictionaries in use, and the number of objects packed with each. One more for every time the store grew by [`GROWTH`].
+    /// Dictionaries in use, and the number of objects packed with each. One more for every time the store grew by
+    /// [`GROWTH`].
     used: Vec<(Arc<Dictionary>, usize)>,
 }
 
@@ -140,8 +142,8 @@ impl Store {
         }
     }
 
-    /// Returns the next step of compression, or `None` if there is nothing to do. Give its result to [`packed`](Self::packed)
-    /// before asking again. Ask after changes, as often as suits.
+    /// Returns the next step of compression, or `None` if there is nothing to do. Give its result to
+    /// [`packed`](Self::packed) before asking again. Ask after changes, as often as suits.
     ///
     /// ```
     /// # use pilothouse_core::{key::TypeMeta, store::Store};

@@ -70,9 +70,9 @@ const SORTED: usize = 1_000;
 type Slots<'a> = Box<dyn Iterator<Item = u32> + 'a>;
 
 impl Store {
-    /// Returns a part of what `query` selects, and where to continue. Looks at no more than `work` objects (at least one), so
-    /// that a lock is held for a bounded time. A page may therefore have fewer objects than the limit, even none, without being
-    /// the last.
+    /// Returns a part of what `query` selects, and where to continue. Looks at no more than `work` objects (at least
+    /// one), so that a lock is held for a bounded time. A page may therefore have fewer objects than the limit, even
+    /// none, without being the last.
     ///
     /// With a `snapshot`, the objects are as they were when it was taken: pages fit together.
     ///
@@ -138,8 +138,8 @@ impl Store {
         objects.filter(|object| selector.is_empty() || selector.matches(object.labels()))
     }
 
-    /// Returns the slots of all objects that a query may select, in the order of keys. Others of the same namespace and after
-    /// the same key may be among them.
+    /// Returns the slots of all objects that a query may select, in the order of keys. Others of the same namespace and
+    /// after the same key may be among them.
     fn candidates<'a>(&'a self, query: &Query<'a>, index: Option<(&'a FieldIndex, &'a str)>) -> Slots<'a> {
         let order = Order(&self.slots);
         let Query { namespace, after, .. } = *query;

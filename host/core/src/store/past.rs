@@ -1,10 +1,10 @@
 //! Keeps what open snapshots see differently from the present.
 //!
-//! Time is counted in epochs. The snapshots taken in an epoch hold it. When the watch changes an object while snapshots are
-//! open, the superseded version is kept under the newest epoch that saw it. Without open snapshots nothing is kept.
+//! Time is counted in epochs. The snapshots taken in an epoch hold it. When the watch changes an object while snapshots
+//! are open, the superseded version is kept under the newest epoch that saw it. Without open snapshots nothing is kept.
 //!
-//! Every read sees own writes, so an own write hides the kept versions of its object. The store remembers that they were shown,
-//! because their readers must be woken.
+//! Every read sees own writes, so an own write hides the kept versions of its object. The store remembers that they
+//! were shown, because their readers must be woken.
 //!
 //! ```text
 //!            snapshot a            snapshot b
@@ -23,8 +23,8 @@ use crate::{key::Key, object::Object};
 
 /// Superseded versions that one store keeps for its snapshots.
 ///
-/// A call lasts milliseconds; this is enough for a call of a second during 16,384 changes a second. Searching all of them for an
-/// owner takes some hundred microseconds.
+/// A call lasts milliseconds; this is enough for a call of a second during 16,384 changes a second. Searching all of
+/// them for an owner takes some hundred microseconds.
 pub const MAX_SUPERSEDED: usize = 16_384;
 
 /// Bytes of superseded versions: small beside a store that changes so fast.
@@ -32,11 +32,11 @@ pub const MAX_SUPERSEDED_BYTES: usize = 16 << 20;
 
 /// The objects of a store as they were at one moment. Ends when it is dropped, which needs no access to the store.
 ///
-/// Reads through it do not see later changes by the watch. They do see this host's own writes, as does every read that begins
-/// after the answer (invariant 3).
+/// Reads through it do not see later changes by the watch. They do see this host's own writes, as does every read that
+/// begins after the answer (invariant 3).
 ///
-/// If the versions kept for snapshots pass a bound, the store gives up the oldest snapshot, whose reads then see the present.
-/// [`Store::snapshots_given_up`](super::Store::snapshots_given_up) counts them.
+/// If the versions kept for snapshots pass a bound, the store gives up the oldest snapshot, whose reads then see the
+/// present. [`Store::snapshots_given_up`](super::Store::snapshots_given_up) counts them.
 #[derive(Clone, Debug)]
 pub struct Snapshot(Arc<u64>);
 
@@ -207,8 +207,8 @@ impl Past {
         within.filter_map(move |(key, versions)| Some((key, seen(at, versions).filter(|_| has)?)))
     }
 
-    /// Returns what reads through a snapshot show, or have shown, differently from the present. Covers up to `work` keys after
-    /// a key, in their order. Also returns the last of these keys if there may be more.
+    /// Returns what reads through a snapshot show, or have shown, differently from the present. Covers up to `work`
+    /// keys after a key, in their order. Also returns the last of these keys if there may be more.
     pub(super) fn shown<'a>(
         &'a self,
         at: &Snapshot,

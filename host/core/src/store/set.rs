@@ -4,8 +4,8 @@
 //! One(7)      Few[2 9 4]      Many[[2 9 4 …] [8 1 …] [5 …]]      each in the order of keys, not of numbers
 //! ```
 //!
-//! Most sets have one slot, a few have very many. A slot costs 4 to 16 bytes, and an insertion about twenty comparisons of keys. An
-//! object that sorts last, as in a list, costs one comparison.
+//! Most sets have one slot, a few have very many. A slot costs 4 to 16 bytes, and an insertion about twenty comparisons
+//! of keys. An object that sorts last, as in a list, costs one comparison.
 
 use super::{Key, Slot};
 
@@ -22,8 +22,8 @@ impl<'a> Order<'a> {
 /// Largest number of slots in a chunk. An insertion moves at most a kilobyte.
 const CHUNK: usize = 256;
 
-/// Smallest growth of a small set. There is one such set per owner and label value; doubling would leave a third of their memory
-/// unused.
+/// Smallest growth of a small set. There is one such set per owner and label value; doubling would leave a third of
+/// their memory unused.
 const STEP: usize = 4;
 
 /// Slots in the order of keys. Never empty between calls.
@@ -171,8 +171,8 @@ fn chunk_of(chunks: &[Vec<u32>], slot: u32, order: Order<'_>) -> usize {
     chunks.partition_point(begins).saturating_sub(1)
 }
 
-/// Joins a chunk that has become small with a neighbour that is at most half full. Other neighbours are fuller, so that chunks stay
-/// a quarter full on average.
+/// Joins a chunk that has become small with a neighbour that is at most half full. Other neighbours are fuller, so that
+/// chunks stay a quarter full on average.
 fn merge(chunks: &mut Vec<Vec<u32>>, at: usize) {
     let mut neighbours = [at.checked_sub(1), Some(at + 1)].into_iter().flatten();
     let small = |other: &usize| chunks.get(*other).is_some_and(|chunk| chunk.len() <= CHUNK / 2);

@@ -1,8 +1,8 @@
 //! The lines of ready keys, one for each priority.
 //!
-//! Owns the order of ready keys, as indices of the queue's slab; knows neither keys nor times. A line is a doubly linked list
-//! through one table of links, so that a key can leave the middle at constant cost. Numbers rise from head to tail, so that a
-//! blocked key finds its position again.
+//! Owns the order of ready keys, as indices of the queue's slab; knows neither keys nor times. A line is a doubly
+//! linked list through one table of links, so that a key can leave the middle at constant cost. Numbers rise from head
+//! to tail, so that a blocked key finds its position again.
 
 use super::Index;
 
@@ -57,8 +57,8 @@ impl Lines {
         self.lines[line].takeable += usize::from(takeable);
     }
 
-    /// Puts `index` back at the position of its number, takeable. It must have left this line at the head. Only others that did
-    /// the same and came back can be before it, so the walk passes no more than there are workers.
+    /// Puts `index` back at the position of its number, takeable. It must have left this line at the head. Only others
+    /// that did the same and came back can be before it, so the walk passes no more than there are workers.
     pub(super) fn put_back(&mut self, index: Index, priority: i32) {
         let number = self.links[index as usize].number;
         let line = self.line(priority);

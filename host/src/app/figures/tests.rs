@@ -25,7 +25,8 @@ struct Family {
     help: String,
 }
 
-/// Reads the families of OpenMetrics text, by the names that queries use. Checks that each is described once and that no series comes twice.
+/// Reads the families of OpenMetrics text, by the names that queries use. Checks that each is described once and that
+/// no series comes twice.
 fn exposed(text: &str) -> BTreeMap<String, Family> {
     let (mut families, mut series) = (BTreeMap::<String, Family>::new(), std::collections::HashSet::new());
     let (mut name, mut help) = (String::new(), String::new());

@@ -1,8 +1,8 @@
 //! What a reconcile leaves to the key's next one: a status whose write was postponed, and Events.
 //!
-//! The next reconcile usually returns a newer status, which replaces the postponed one. If it returns none, or fails, the
-//! postponed status is written. [`KeyEvents`] says which Events are left. What is left belongs to one object (uid): a new
-//! object of the same name never receives it.
+//! The next reconcile usually returns a newer status, which replaces the postponed one. If it returns none, or fails,
+//! the postponed status is written. [`KeyEvents`] says which Events are left. What is left belongs to one object (uid):
+//! a new object of the same name never receives it.
 
 use std::collections::HashMap;
 

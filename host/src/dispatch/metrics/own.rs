@@ -1,7 +1,7 @@
 //! The metrics that plugins declare, under the label `plugin` and the prefix `plugin_`.
 //!
-//! The exposition is valid whatever plugins declare. A family has one type. If plugins disagree about it, the first of them by
-//! name decides, and the metric of the others is hidden.
+//! The exposition is valid whatever plugins declare. A family has one type. If plugins disagree about it, the first of
+//! them by name decides, and the metric of the others is hidden.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

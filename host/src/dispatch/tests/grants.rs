@@ -163,9 +163,10 @@ impl Path {
 }
 
 fn every_path() -> BTreeSet<Path> {
-    // The other interfaces have nothing of an object: they do not reach the cache or the API server. An administrator's file may put single
-    // values into the configuration, whatever the grants are: `plugin/tests/references.rs`. What a webhook reviews comes with the grant of the
-    // webhook. What the outcome of a key asks to be cached is read by the same imports.
+    // The other interfaces have nothing of an object: they do not reach the cache or the API server. An administrator's
+    // file may put single values into the configuration, whatever the grants are: `plugin/tests/references.rs`. What a
+    // webhook reviews comes with the grant of the webhook. What the outcome of a key asks to be cached is read by the
+    // same imports.
     let cache = |call: CacheCall| -> &[Path] {
         match call {
             CacheCall::Get => &[Path::CacheGet],

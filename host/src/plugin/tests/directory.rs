@@ -279,7 +279,8 @@ fn directory_that_comes_late_goes_and_returns_loses_nothing() {
     assert_eq!(scene.later(GAP), [removed("green")]);
 }
 
-/// As the kubelet does it: a directory named after the time, a link `..data` to it, and links to the files through `..data`.
+/// As the kubelet does it: a directory named after the time, a link `..data` to it, and links to the files through
+/// `..data`.
 fn config_map(directory: &Path, revision: &str, files: &[(&str, &str)]) {
     fs::create_dir(directory.join(revision)).unwrap();
     for (file, content) in files {

@@ -1,7 +1,7 @@
 //! Checks and measures what guests name: objects, kinds, keys.
 //!
-//! Names outlive their call: what a reconcile read is remembered, and errors go into logs. So each name has a bound that no valid name
-//! exceeds. It is checked before anything else looks at the name.
+//! Names outlive their call: what a reconcile read is remembered, and errors go into logs. So each name has a bound
+//! that no valid name exceeds. It is checked before anything else looks at the name.
 
 use std::fmt::Display;
 

@@ -14,7 +14,8 @@ use super::{
 /// The interface that every plugin exports.
 pub(crate) const CONTROLLER: &str = "controller";
 
-/// Declares the optional exports: each with its name in the contract, and the types that `bindings` generates for its world.
+/// Declares the optional exports: each with its name in the contract, and the types that `bindings` generates for its
+/// world.
 macro_rules! exports {
     ($($(#[$doc:meta])* $export:ident = $interface:literal, $world:ident::{$indices:ident, $bound:ident};)+) => {
         /// An interface that a plugin may export beside `controller`.

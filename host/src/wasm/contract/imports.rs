@@ -1,8 +1,9 @@
 //! What plugins may import from the host, one file for each interface.
 //!
-//! An interface's file holds everything of it: its name and functions ([`interface!`]), the trait that says what the caller of a plugin
-//! supplies for it, its implementation for [`HostState`](host_state::HostState), its bounds, and its tests. An interface that needs
-//! nothing from the caller has no trait. This file registers the interfaces: [`interfaces!`], [`Imports`], [`State`].
+//! An interface's file holds everything of it: its name and functions ([`interface!`]), the trait that says what the
+//! caller of a plugin supplies for it, its implementation for [`HostState`](host_state::HostState), its bounds, and its
+//! tests. An interface that needs nothing from the caller has no trait. This file registers the interfaces:
+//! [`interfaces!`], [`Imports`], [`State`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -133,11 +134,12 @@ pub(crate) fn offered(name: &str) -> bool {
 
 /// What the imports of one call do.
 ///
-/// The sandbox knows neither cache nor API server. The caller of a plugin supplies this value, bound to the plugin, its grants and the
-/// reconcile. Methods run while the guest is suspended, on the thread and in the `tracing` span of the call.
+/// The sandbox knows neither cache nor API server. The caller of a plugin supplies this value, bound to the plugin, its
+/// grants and the reconcile. Methods run while the guest is suspended, on the thread and in the `tracing` span of the
+/// call.
 ///
-/// Arguments come from the guest. The host has checked names (length, not empty), selectors and field paths. Everything else is unchecked:
-/// objects and patches need not be JSON.
+/// Arguments come from the guest. The host has checked names (length, not empty), selectors and field paths. Everything
+/// else is unchecked: objects and patches need not be JSON.
 pub trait Imports:
     cache::CacheImports
     + client::ClientImports

@@ -102,8 +102,8 @@ impl Turns {
         turn.await.expect("a waiting file keeps its sender until its turn")
     }
 
-    /// QueuedFile until nothing else is compiled or waits. Files that arrive later do not wait for the background work: see
-    /// [`Turn::wanted`]. With `gave_up`, work that gave up its turn is the next again.
+    /// QueuedFile until nothing else is compiled or waits. Files that arrive later do not wait for the background work:
+    /// see [`Turn::wanted`]. With `gave_up`, work that gave up its turn is the next again.
     ///
     /// # Cancellation
     /// Dropping the future leaves the queue.

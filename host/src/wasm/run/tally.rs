@@ -58,7 +58,8 @@ pub struct InstanceFigures {
     pub reused: u64,
     /// Calls that had to map the code first, as the plugin was not called of late.
     pub mapped: u64,
-    /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their waiting not.
+    /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their
+    /// waiting not.
     #[serde(skip)]
     pub computed: Duration,
     /// Bytes that they hold in memories and tables, and the host of what they handed over.

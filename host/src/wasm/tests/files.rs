@@ -130,8 +130,9 @@ async fn no_prefix_of_a_plugin_is_taken_and_none_panics() {
 async fn no_single_damaged_byte_panics() {
     let engine = Engine::new().unwrap();
     let guest = Guest::new();
-    // Behind a module's code are its metadata. Packages there that need each other overflow the stack of wit-parser. That ends the
-    // process that compiles them, and no other: see `a_file_that_kills_its_compiler_costs_nobody_else_anything` in tests/e2e.
+    // Behind a module's code are its metadata. Packages there that need each other overflow the stack of wit-parser.
+    // That ends the process that compiles them, and no other: see
+    // `a_file_that_kills_its_compiler_costs_nobody_else_anything` in tests/e2e.
     for (file, end) in [(guest.file(), guest.module().len()), (guest.component(), guest.component().len())] {
         for at in (0..end).step_by(61) {
             let mut damaged = file.clone();

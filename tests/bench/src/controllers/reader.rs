@@ -1,5 +1,5 @@
-//! A thread that reads the same watch from the same wire and does nothing else. It shows how long the machine takes to deliver an event
-//! and to wake the reader.
+//! A thread that reads the same watch from the same wire and does nothing else. It shows how long the machine takes to
+//! deliver an event and to wake the reader.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -1,5 +1,5 @@
-//! kube-runtime's watcher and reflector as its documentation shows them: the default list and watch, with backoff. managedFields are
-//! dropped before the store. The library has no index, and no workqueue outside its controller.
+//! kube-runtime's watcher and reflector as its documentation shows them: the default list and watch, with backoff.
+//! managedFields are dropped before the store. The library has no index, and no workqueue outside its controller.
 
 use std::{
     fmt::Debug,

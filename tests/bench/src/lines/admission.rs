@@ -1,5 +1,5 @@
-//! A validating webhook: the host with the guest `reviewing`, and the same webhook with controller-runtime. This program calls them as an
-//! API server does.
+//! A validating webhook: the host with the guest `reviewing`, and the same webhook with controller-runtime. This
+//! program calls them as an API server does.
 
 use std::{fs, time::Instant};
 

@@ -37,7 +37,8 @@ impl Cache {
         Ok((cache, request))
     }
 
-    /// Passes an input to the reflector, applies its effects to the store, passes each change on, and returns the next request.
+    /// Passes an input to the reflector, applies its effects to the store, passes each change on, and returns the next
+    /// request.
     pub(super) fn feed(&mut self, input: Input<'_>, mut changed: impl FnMut(Change)) -> Option<Effect> {
         self.now += Duration::from_micros(10);
         self.reflector.step(self.now, input, &mut self.effects);
@@ -81,7 +82,8 @@ impl Cache {
         self.check(count)
     }
 
-    /// Answers `request` and the following ones with pages of `count` pods, at versions from `from` upwards, until the reflector watches.
+    /// Answers `request` and the following ones with pages of `count` pods, at versions from `from` upwards, until the
+    /// reflector watches.
     pub(super) fn pages(&mut self, mut request: Effect, count: u64, from: u64) -> Result<()> {
         while let Effect::List { limit, continue_token, .. } = request {
             let begin = continue_token.map_or(Ok(0), |token| token.parse()).context("not a continue token of ours")?;
@@ -94,7 +96,8 @@ impl Cache {
         self.check(count)
     }
 
-    /// Ends the watch as expired. Returns the first request of the new list, after the wait and the discovery that precede it.
+    /// Ends the watch as expired. Returns the first request of the new list, after the wait and the discovery that
+    /// precede it.
     pub(super) fn expire(&mut self) -> Result<Effect> {
         let line = br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"too old resource version","code":410}}"#;
         let mut request = self.feed(Input::Line(line), drop);

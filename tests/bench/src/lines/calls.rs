@@ -30,8 +30,8 @@ const SIZES: [usize; 3] = [1_500, 6_000, 50_000];
 /// Bytes of an object that needs no work.
 const SMALL: usize = 600;
 
-/// The same work in native code. Ours may take five times as long. The budget was 40 µs for a reconcile of 6 kB, on a machine where the native
-/// work took 7.9 µs.
+/// The same work in native code. Ours may take five times as long. The budget was 40 µs for a reconcile of 6 kB, on a
+/// machine where the native work took 7.9 µs.
 pub(super) const NATIVE: Peer = Peer {
     name: "the same in Rust, without a sandbox",
     prepare: || Ok(()),
@@ -39,8 +39,8 @@ pub(super) const NATIVE: Peer = Peer {
     allows: &[("reconcile-6k", 5.0)],
 };
 
-/// The first figure without the host: the engine alone copies the texts, calls and returns. Ours may take twice as long. The budget of an
-/// empty call, 0.5 µs, is twice what a call without arguments took in the engine, 0.25 µs.
+/// The first figure without the host: the engine alone copies the texts, calls and returns. Ours may take twice as
+/// long. The budget of an empty call, 0.5 µs, is twice what a call without arguments took in the engine, 0.25 µs.
 pub(super) const ENGINE: Peer = Peer {
     name: "wasmtime 48 alone, the same call",
     prepare: || Ok(()),
@@ -56,9 +56,11 @@ fn engine() -> Result<Vec<f64>> {
 ///
 /// - the guest `idling`, which ignores its arguments, in a reused instance;
 /// - the same in fresh instances;
-/// - the example plugin in fresh instances. It reads its configuration, parses the object, and sees that the object is gone.
+/// - the example plugin in fresh instances. It reads its configuration, parses the object, and sees that the object is
+///   gone.
 ///
-/// In each call the host copies five texts into the guest's memory: configuration, controller, namespace, name and object.
+/// In each call the host copies five texts into the guest's memory: configuration, controller, namespace, name and
+/// object.
 pub(super) fn empty() -> Result<Vec<f64>> {
     let compiled = Engine::new()?.compile(&Plugin::guest("idling")?.wasm)?;
     let idling =
@@ -71,7 +73,8 @@ pub(super) fn reconcile() -> Result<Vec<f64>> {
     SIZES.into_iter().map(|size| measure(size, Phase::Live)).collect()
 }
 
-/// Microseconds of the same work in the guest `reusing`: objects of each size and a small deleted one, in reused and in fresh instances.
+/// Microseconds of the same work in the guest `reusing`: objects of each size and a small deleted one, in reused and in
+/// fresh instances.
 pub(super) fn reuse() -> Result<Vec<f64>> {
     let compiled = Engine::new()?.compile(&Plugin::guest("reusing")?.wasm)?;
     let mut figures = Vec::new();
@@ -105,8 +108,8 @@ fn time(calls: impl Future<Output = Result<Calls>>) -> Result<f64> {
     })
 }
 
-/// The example plugin's work in native code, with serde_json and k8s-openapi's types: from the texts of the object and its child to the texts
-/// of the desired child and the status. It has neither the SDK nor the contract.
+/// The example plugin's work in native code, with serde_json and k8s-openapi's types: from the texts of the object and
+/// its child to the texts of the desired child and the status. It has neither the SDK nor the contract.
 fn native() -> Result<Vec<f64>> {
     let time = |bytes: usize| {
         let (object, child) = (apple(bytes)?, child()?);

@@ -11,8 +11,8 @@ use crate::statistics::median;
 
 const TIMES: usize = 5;
 
-/// Milliseconds by the wall clock: optimized, in this process on all cores; and by the baseline compiler in its own process, for which a new
-/// plugin waits.
+/// Milliseconds by the wall clock: optimized, in this process on all cores; and by the baseline compiler in its own
+/// process, for which a new plugin waits.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let file = Plugin::myapple()?.wasm;
     eprintln!("  myapple.wasm has {} kB", file.len() / 1000);

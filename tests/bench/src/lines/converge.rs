@@ -23,8 +23,8 @@ const EACH: u32 = 3;
 const CREATORS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Seconds from the first create until a watch has shown every MyApple with all its children counted, and the host's memory then, in MiB.
-/// The API server and the creator share the machine with the host.
+/// Seconds from the first create until a watch has shown every MyApple with all its children counted, and the host's
+/// memory then, in MiB. The API server and the creator share the machine with the host.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let scene = Scene::start(Kind::Embedded).await?;

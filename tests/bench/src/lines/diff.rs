@@ -22,8 +22,8 @@ const NAMESPACE: &str = "default";
 const TIMES: usize = 2_000;
 const PASSES: usize = 9;
 
-/// Microseconds for a ConfigMap of the example plugin and for a Deployment of 6 kB, both unchanged. The live objects were applied to the
-/// embedded API server, so they have the server's managedFields.
+/// Microseconds for a ConfigMap of the example plugin and for a Deployment of 6 kB, both unchanged. The live objects
+/// were applied to the embedded API server, so they have the server's managedFields.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let runtime = Runtime::new().context("cannot start a runtime")?;
     let (config_map, deployment) = runtime.block_on(async {

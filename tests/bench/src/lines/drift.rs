@@ -25,8 +25,8 @@ const EDITS: usize = 300;
 const LIMIT: Duration = Duration::from_secs(30);
 const RIGHT: &str = "green";
 
-/// Milliseconds between two events of one watch: the edit and the revert. Median and 99th percentile. The requests to the API server are
-/// included.
+/// Milliseconds between two events of one watch: the edit and the revert. Median and 99th percentile. The requests to
+/// the API server are included.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let scene = Scene::start(Kind::Embedded).await?;

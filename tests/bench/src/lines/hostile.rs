@@ -36,7 +36,8 @@ use crate::{
     statistics::percentile,
 };
 
-/// Number of changes. Eight slow ones show in the 99th percentile. A plugin may log each of them: 1,000 lines, and 100 a second.
+/// Number of changes. Eight slow ones show in the 99th percentile. A plugin may log each of them: 1,000 lines, and 100
+/// a second.
 const CHANGES: usize = 750;
 /// Pause between changes while others misbehave. It is shorter than that of `latency`, because nothing is idle.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -48,8 +49,8 @@ const QUIET: &str = "quiet";
 /// - Two log 20,000 lines of 1 kB in each call.
 /// - Two call the host until they reach the limit of calls.
 const LASTING: Group<'_> = Group { namespace: "lasting", guests: &[("looping", 8), ("flooding", 2), ("asking", 2)] };
-/// Plugins that fail at once. They exhaust memory, a table, the stack, or the stack in their memory; they trap, re-enter, or pass values that
-/// are too many, too long or not UTF-8.
+/// Plugins that fail at once. They exhaust memory, a table, the stack, or the stack in their memory; they trap,
+/// re-enter, or pass values that are too many, too long or not UTF-8.
 const FAILING: Group<'_> = Group {
     namespace: "failing",
     guests: &[
@@ -64,8 +65,8 @@ const FAILING: Group<'_> = Group {
         ("trapping", 1),
     ],
 };
-/// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its deadline for an API server
-/// that never answers.
+/// Each way to misbehave, in the order of the figures of `hostile-each` and `hostile-three`. The last waits until its
+/// deadline for an API server that never answers.
 const WAYS: [&str; 26] = [
     "asking",
     "filling",
@@ -102,12 +103,13 @@ const HOOK_MISTAKES: [&str; 5] = ["trap", "loop", "fail", "flood", "nowhere"];
 const WAITING: &str = "waiting";
 /// Guests that the host rejects while it loads them, in the order of the figures of `hostile-loading`.
 ///
-/// In one `describe` never ends, one is too large, one lacks declared exports, and one has an unknown import. After these come the ones
-/// that [misbehave during instantiation](Plugin::misbehaving_as_made).
+/// In one `describe` never ends, one is too large, one lacks declared exports, and one has an unknown import. After
+/// these come the ones that [misbehave during instantiation](Plugin::misbehaving_as_made).
 const REFUSED: [&str; 4] = ["describe_loops", "describe_oversized", "describe_unexported", "greedy"];
 /// Guests that run until their deadline.
 const ENDLESS: [&str; 2] = ["describe-loops", "starting"];
-/// Guests that no setting can fix. The host remembers their rejection, so they come as new files and are compiled again.
+/// Guests that no setting can fix. The host remembers their rejection, so they come as new files and are compiled
+/// again.
 const FOR_GOOD: [&str; 4] = ["greedy", "thousand", "roomy", "named"];
 /// Deadline of a call in milliseconds.
 const DEADLINE: u64 = 300;
@@ -117,7 +119,8 @@ const AGAIN_COMPILED: Duration = Duration::from_millis(1_250);
 const AGAIN: Duration = Duration::from_millis(500);
 /// The same for the others. The host waits for 50 ms without a file change.
 const AGAIN_SOON: Duration = Duration::from_millis(100);
-/// Number of objects for each group. It is not a multiple of the number of faults, so an object never gets the color that it has.
+/// Number of objects for each group. It is not a multiple of the number of faults, so an object never gets the color
+/// that it has.
 const BAD: usize = 20;
 /// Interval at which one of these is changed, so that there is always work.
 const EVERY: Duration = Duration::from_millis(50);
@@ -129,7 +132,8 @@ const LEAST: f64 = 5.0;
 const LEAD: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
-/// Number of queued keys of one plugin while a key of the other comes. The guest `slow` computes some milliseconds for each.
+/// Number of queued keys of one plugin while a key of the other comes. The guest `slow` computes some milliseconds for
+/// each.
 const CROWD: usize = 10_000;
 /// Pause until `noting` may log as much again.
 const LOGS: Duration = Duration::from_secs(8);
@@ -137,8 +141,8 @@ const LOGS: Duration = Duration::from_secs(8);
 const CROWDED: &str = "crowded";
 /// Number of objects that are created at once.
 const AT_ONCE: usize = 16;
-/// Plugins that always compute, with their weights. One gets three times as much as each of three others, which is less than the core that its
-/// single worker can use.
+/// Plugins that always compute, with their weights. One gets three times as much as each of three others, which is less
+/// than the core that its single worker can use.
 const GREEDY: [(&str, &str, u32); 5] = [
     ("heavy", "cpuWeight", 300),
     ("capped", "cpuMilli", 250),
@@ -208,7 +212,8 @@ impl Scene {
         percentiles(&self.stage.latencies(&mut self.host, CHANGES, PAUSE).await?)
     }
 
-    /// Measures the same while a group misbehaves. It begins this long after the group's first object, when the host's state is steady.
+    /// Measures the same while a group misbehaves. It begins this long after the group's first object, when the host's
+    /// state is steady.
     async fn beside(&mut self, group: &Group<'_>, lead: Duration) -> Result<[f64; 2]> {
         rests(self.host.id()).await?;
         let (client, admin) = (self.stage.cluster.client(), self.host.admin()?);
@@ -295,9 +300,9 @@ impl Scene {
 
 /// Measures the line `latency` in one host: while all are quiet, and while each of two groups misbehaves.
 ///
-/// The figures are the 99th percentile of each group divided by that of quiet, then median and 99th percentile of all three, in
-/// microseconds. The bench and the API server share the machine with the host. On two cores a group leaves them next to nothing, so the
-/// budget of twice is for a single plugin of each way: see [`each`].
+/// The figures are the 99th percentile of each group divided by that of quiet, then median and 99th percentile of all
+/// three, in microseconds. The bench and the API server share the machine with the host. On two cores a group leaves
+/// them next to nothing, so the budget of twice is for a single plugin of each way: see [`each`].
 pub(super) fn together() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[LASTING, FAILING]).await?;
@@ -318,8 +323,8 @@ pub(super) fn three() -> Result<Vec<f64>> {
     alone(3)
 }
 
-/// Measures the 99th percentile of the line `latency` beside this many plugins that misbehave in one way, divided by the one just before, when
-/// all were quiet. Each way has its own host.
+/// Measures the 99th percentile of the line `latency` beside this many plugins that misbehave in one way, divided by
+/// the one just before, when all were quiet. Each way has its own host.
 fn alone(plugins: usize) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut ratios = Vec::with_capacity(WAYS.len());
@@ -354,7 +359,8 @@ pub(super) fn loading() -> Result<Vec<f64>> {
     })
 }
 
-/// Measures by how many milliseconds the line `latency` grows while ten thousand keys of another plugin are queued: median and 99th percentile.
+/// Measures by how many milliseconds the line `latency` grows while ten thousand keys of another plugin are queued:
+/// median and 99th percentile.
 pub(super) fn crowd() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[]).await?;
@@ -384,8 +390,8 @@ pub(super) fn crowd() -> Result<Vec<f64>> {
     })
 }
 
-/// Measures the CPU time of the heavy one of [`GREEDY`], divided by the mean of those with a third of its weight. The second figure is the
-/// number of cores of the one that is capped to a quarter of a core.
+/// Measures the CPU time of the heavy one of [`GREEDY`], divided by the mean of those with a third of its weight. The
+/// second figure is the number of cores of the one that is capped to a quarter of a core.
 pub(super) fn shares() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let mut scene = Scene::set(&[]).await?;

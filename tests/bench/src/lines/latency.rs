@@ -68,8 +68,9 @@ pub(super) fn measure() -> Result<Vec<f64>> {
 
 /// The same while the cores stay awake.
 ///
-/// On an idle machine cores sleep between two changes. Each thread that is woken, the reader and the caller, waits until its core is up. The
-/// difference to `latency` is that wait. The budgets are for an idle host, so `latency` has them.
+/// On an idle machine cores sleep between two changes. Each thread that is woken, the reader and the caller, waits
+/// until its core is up. The difference to `latency` is that wait. The budgets are for an idle host, so `latency` has
+/// them.
 pub(super) fn measure_awake() -> Result<Vec<f64>> {
     awake(measure)
 }

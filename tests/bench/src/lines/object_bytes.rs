@@ -7,7 +7,8 @@ use crate::{memory::held_here, report::shown};
 
 const OBJECTS: u64 = 100_000;
 
-/// Memory divided by stripped JSON: as the kernel counts it, including what the allocator keeps, and as the store counts it.
+/// Memory divided by stripped JSON: as the kernel counts it, including what the allocator keeps, and as the store
+/// counts it.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let (mut cache, _) = Cache::new(true)?;
     let before = held_here()?;

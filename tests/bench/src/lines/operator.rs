@@ -1,4 +1,5 @@
-//! An operator under load on a real API server: the example plugin in the host, and the same operator with controller-runtime.
+//! An operator under load on a real API server: the example plugin in the host, and the same operator with
+//! controller-runtime.
 
 use std::{
     collections::HashSet,
@@ -73,12 +74,12 @@ pub(super) fn prepare() -> Result<()> {
 ///
 /// - CPU time for each change, in milliseconds;
 /// - resident memory, and resident memory without pages of files, in MiB;
-/// - latency from just before a change is sent until a watch shows the last of its three children: median and 99th percentile, in
-///   milliseconds;
+/// - latency from just before a change is sent until a watch shows the last of its three children: median and 99th
+///   percentile, in milliseconds;
 /// - time until 3,000 new MyApples have all children, in seconds.
 ///
-/// The servers and the bench share the machine with it and leave little of two cores. An operator that needs more falls behind, and then its
-/// latency is mostly backlog.
+/// The servers and the bench share the machine with it and leave little of two cores. An operator that needs more falls
+/// behind, and then its latency is mostly backlog.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let scene = Scene::start(Kind::Real).await?;

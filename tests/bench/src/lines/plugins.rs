@@ -22,10 +22,11 @@ use crate::{
 /// Time to compile a thousand plugins, unless an earlier run left them in the cache.
 const OPTIMIZED: Duration = Duration::from_secs(1800);
 
-/// Plugins with the same code under different names: bytes that each adds to a host with one, and the size of the largest host.
+/// Plugins with the same code under different names: bytes that each adds to a host with one, and the size of the
+/// largest host.
 ///
-/// Each watches ConfigMaps, of which there is one, and was called for it once. Then all code was unmapped, as the host does by itself after a
-/// minute or two. Only private memory counts, not pages of files that others map too.
+/// Each watches ConfigMaps, of which there is one, and was called for it once. Then all code was unmapped, as the host
+/// does by itself after a minute or two. Only private memory counts, not pages of files that others map too.
 pub(super) fn same() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let cluster = cluster().await?;

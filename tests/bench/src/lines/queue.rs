@@ -30,7 +30,8 @@ pub(super) const PEERS: &[Peer] = &[
     },
 ];
 
-/// Adds all keys, then takes and gives back each. The lock and the notification around the queue, which are the host's, are not included.
+/// Adds all keys, then takes and gives back each. The lock and the notification around the queue, which are the host's,
+/// are not included.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let keys: Vec<Key> = (0..KEYS).map(|n| Key::new(Some("orders-production"), &format!("apple-{n:05}"))).collect();
     let mut queue = Workqueue::default();

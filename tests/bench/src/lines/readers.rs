@@ -1,4 +1,5 @@
-//! Plugins list everything while events arrive. Measures how long an event waits for the store, and how much is read meanwhile.
+//! Plugins list everything while events arrive. Measures how long an event waits for the store, and how much is read
+//! meanwhile.
 
 use std::{
     sync::{
@@ -23,8 +24,9 @@ use crate::{
 const READERS: usize = 8;
 const EVENTS: u64 = 20_000;
 
-/// Microseconds until an event is in the store: median, 99th percentile and maximum; and objects per second that all readers together list and
-/// copy as into a guest. Readers and writer need more cores than most machines have, so the writer's wait for a core is included.
+/// Microseconds until an event is in the store: median, 99th percentile and maximum; and objects per second that all
+/// readers together list and copy as into a guest. Readers and writer need more cores than most machines have, so the
+/// writer's wait for a core is included.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let runtime = Runtime::new().context("cannot start a runtime")?;
     let objects = objects()?;

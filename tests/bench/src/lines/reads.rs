@@ -24,8 +24,8 @@ const KEYS: usize = 10_000;
 const OBJECTS: usize = 10;
 const PASSES: usize = 50;
 
-/// Memory of a read by one key, and of a read that all keys share; time to route a change on which all keys depend, and one on which a
-/// single key depends.
+/// Memory of a read by one key, and of a read that all keys share; time to route a change on which all keys depend, and
+/// one on which a single key depends.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let before = held_here()?;
     let own = tracked(|key, read| read.objects(key));

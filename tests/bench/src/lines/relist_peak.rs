@@ -7,8 +7,8 @@ use crate::memory::{held_here, peak, reset_peak};
 
 const OBJECTS: u64 = 100_000;
 
-/// Peak divided by the settled size: once with no change, and once with every object changed. The relist uses pages, which hold more at once
-/// than a streaming list.
+/// Peak divided by the settled size: once with no change, and once with every object changed. The relist uses pages,
+/// which hold more at once than a streaming list.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let before = held_here()?;
     let (mut cache, first) = Cache::new(false)?;

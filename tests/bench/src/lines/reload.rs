@@ -32,7 +32,8 @@ const REVISIONS: u8 = 12;
 const PAUSE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Milliseconds: median and maximum. The line fails if a change was lost: in the end all children must match their specs.
+/// Milliseconds: median and maximum. The line fails if a change was lost: in the end all children must match their
+/// specs.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let stage = Stage::set().await?;

@@ -24,8 +24,8 @@ const LAPS: usize = 50;
 const TOKEN: &str = "token";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Milliseconds from one operator to the next, including its read of the cache and its request; and the host's private memory in MiB, with all
-/// operators, each of which has just worked.
+/// Milliseconds from one operator to the next, including its read of the cache and its request; and the host's private
+/// memory in MiB, with all operators, each of which has just worked.
 pub(super) fn measure() -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let names: Vec<String> = (0..OPERATORS).map(|number| format!("operator-{number:02}")).collect();

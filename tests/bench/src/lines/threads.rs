@@ -24,7 +24,8 @@ const CALLS: usize = 500;
 /// - of the example plugin for a 6 kB object;
 /// - of the guest `idling`, which does almost nothing, for a 600-byte object.
 ///
-/// Each call has a fresh instance. Several plugins have several workers each, and each worker yields after each call, as in the host.
+/// Each call has a fresh instance. Several plugins have several workers each, and each worker yields after each call,
+/// as in the host.
 pub(super) fn measure() -> Result<Vec<f64>> {
     let engine = Engine::new()?;
     let [apples, idling] = [Plugin::myapple()?, Plugin::guest("idling")?].map(|plugin| engine.compile(&plugin.wasm));

@@ -33,8 +33,8 @@ pub(super) fn python() -> Result<Vec<f64>> {
     measure(PYTHON.plugin()?)
 }
 
-/// Milliseconds of a call whose plugin's code is not mapped: the host maps, links and instantiates it, and the plugin reconciles a 6 kB
-/// object. Median and 99th percentile. The file is in the kernel's cache.
+/// Milliseconds of a call whose plugin's code is not mapped: the host maps, links and instantiates it, and the plugin
+/// reconciles a 6 kB object. Median and 99th percentile. The file is in the kernel's cache.
 fn measure(plugin: Vec<u8>) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let folder = tempfile::tempdir().context("cannot create a folder for code")?;

@@ -35,8 +35,8 @@ const NEVER: u64 = 1 << 40;
 
 /// Measures a call of a plugin for this deleted object, in microseconds.
 ///
-/// All calls use one instance, with the host's epoch interruption, on an own stack, as in the host. The plugin is a core module with a
-/// component's metadata and calls none of its imports.
+/// All calls use one instance, with the host's epoch interruption, on an own stack, as in the host. The plugin is a
+/// core module with a component's metadata and calls none of its imports.
 pub(crate) fn call(plugin: &[u8], object: &str, calls: usize, passes: usize) -> Result<f64> {
     let mut encoder = ComponentEncoder::default();
     let component = encoder.module(plugin).and_then(|encoder| encoder.encode());

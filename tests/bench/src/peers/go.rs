@@ -1,4 +1,5 @@
-//! The Go programs of `tests/bench/go`: client-go's informers and workqueue, and controller-runtime's queue and controller.
+//! The Go programs of `tests/bench/go`: client-go's informers and workqueue, and controller-runtime's queue and
+//! controller.
 
 use std::{
     env::consts::EXE_SUFFIX,

@@ -17,7 +17,8 @@ use crate::{
 /// Its name in the report.
 pub(crate) const NAME: &str = "kube-runtime 5 reflector of typed Pods";
 
-/// Number of objects. It is lower than ours, because each is several times larger, and the ratio does not depend on the number.
+/// Number of objects. It is lower than ours, because each is several times larger, and the ratio does not depend on the
+/// number.
 const OBJECTS: u64 = 20_000;
 
 /// Measures parsing and storing. Cutting into lines, routing and enqueueing are not the reflector's work.

@@ -1,4 +1,5 @@
-//! Runs the demo unattended: starts the given command (`pilothouse dev …`), checks what a person would see and try, and ends it.
+//! Runs the demo unattended: starts the given command (`pilothouse dev …`), checks what a person would see and try, and
+//! ends it.
 
 use std::{
     path::{Path, PathBuf},

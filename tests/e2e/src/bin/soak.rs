@@ -1,4 +1,5 @@
-//! `soak [--seconds N] [--seed N] [--rate N]`: runs the host's informers through every fault of the embedded API server.
+//! `soak [--seconds N] [--seed N] [--rate N]`: runs the host's informers through every fault of the embedded API
+//! server.
 
 use std::{env, fs, path::Path, process::ExitCode, time::Duration};
 

@@ -91,7 +91,8 @@ fn factor(unit: &str) -> u128 {
     }
 }
 
-/// Returns the number of a constant (`MAX_FILE`), of a field of one (`RATE.burst`), or of a field (`memory`) in a source.
+/// Returns the number of a constant (`MAX_FILE`), of a field of one (`RATE.burst`), or of a field (`memory`) in a
+/// source.
 fn find(source: &str, name: &str) -> Option<u128> {
     let constant = |name: &str| {
         let text = &source[source.find(&format!("const {name}: "))?..];

@@ -16,8 +16,8 @@ use super::{random::Random, watched::USER_AGENT, world::KINDS};
 /// One kind of trouble.
 pub(super) struct Trouble {
     pub(super) name: &'static str,
-    /// `true` if recovery may take minutes by contract: the host waits 65 s for an answer, and 30 s after a 401 or 403. Short runs leave
-    /// these faults out.
+    /// `true` if recovery may take minutes by contract: the host waits 65 s for an answer, and 30 s after a 401 or 403.
+    /// Short runs leave these faults out.
     pub(super) slow: bool,
     what: What,
 }
@@ -162,8 +162,8 @@ fn rules(fault: &Fault, verbs: &[Verb], random: &mut Random) -> Act {
     Act::Rules(rules, (!lasts && !open_ones).then_some(cut))
 }
 
-/// Plans episodes for `total`. Each trouble is equally frequent if possible. Every second episode has two troubles; a restore is always
-/// alone.
+/// Plans episodes for `total`. Each trouble is equally frequent if possible. Every second episode has two troubles; a
+/// restore is always alone.
 pub(super) fn schedule(total: Duration, short: bool, random: &mut Random) -> Vec<Episode> {
     let troubles: Vec<Trouble> = all().into_iter().filter(|trouble| !(short && trouble.slow)).collect();
     let mut episodes = Vec::new();

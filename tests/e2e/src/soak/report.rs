@@ -9,8 +9,8 @@ use super::{Order, Run, Struck, watched::Watched};
 
 /// Maximum number of lists that one informer may begin in a minute.
 ///
-/// Its delays double from 0.8 s, so failures begin 7 lists in the worst minute. Relists have their own delays and begin as many. Twice, a
-/// paged list may follow a streaming one. Without growing delays there would be 40 and more.
+/// Its delays double from 0.8 s, so failures begin 7 lists in the worst minute. Relists have their own delays and begin
+/// as many. Twice, a paged list may follow a streaming one. Without growing delays there would be 40 and more.
 const LISTS_A_MINUTE: u64 = 16;
 
 /// Maximum number of requests that one informer may send in five seconds.
@@ -22,8 +22,8 @@ const LISTS_A_MINUTE: u64 = 16;
 /// A third is added for coincidences. No run has shown more than six. Without growing delays there would be hundreds.
 const REQUESTS_IN_5_S: u64 = 24;
 
-/// Bound for the stores' bytes at the end, relative to the maximum of the second minute. The objects' number and sizes stay about the
-/// same.
+/// Bound for the stores' bytes at the end, relative to the maximum of the second minute. The objects' number and sizes
+/// stay about the same.
 const COUNTED: f64 = 1.25;
 /// The same for resident memory, which also has what the allocator keeps: fragments of lists and buffers.
 const RESIDENT: f64 = 1.25;
@@ -32,8 +32,8 @@ const RESIDENT_MORE: u64 = 24 << 20;
 /// Memory over a run, in bytes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Memory {
-    /// Maximum of the second minute, or the first sample after it: resident in this process, and counted by all stores. `None` if the run
-    /// was shorter.
+    /// Maximum of the second minute, or the first sample after it: resident in this process, and counted by all stores.
+    /// `None` if the run was shorter.
     pub warm: Option<(u64, u64)>,
     /// Values at the end.
     pub last: (u64, u64),

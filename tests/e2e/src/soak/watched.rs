@@ -1,4 +1,5 @@
-//! The host's side of a run: its informers, the changes that their subscribers received, and the requests that they sent.
+//! The host's side of a run: its informers, the changes that their subscribers received, and the requests that they
+//! sent.
 
 use std::{
     collections::{BTreeMap, hash_map::DefaultHasher},

@@ -90,7 +90,8 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// Returns twenty-five collections for five hosts. Within a host none covers another, so each has its own watch. Four are metadata only.
+/// Returns twenty-five collections for five hosts. Within a host none covers another, so each has its own watch. Four
+/// are metadata only.
 pub(super) fn hosts() -> [Vec<Subject>; 5] {
     let [maps, secrets, accounts, apples, roles] = &KINDS;
     let of = |kind, namespace, labels| Subject { kind, namespace, labels, fields: "", metadata_only: false };

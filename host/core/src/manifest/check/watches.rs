@@ -14,7 +14,8 @@ use crate::{
     selector::{self, FieldSelector, Selector},
 };
 
-/// Largest number of lists in one `when`, and of conditions in one list. Each is evaluated for every change of the kind.
+/// Largest number of lists in one `when`, and of conditions in one list. Each is evaluated for every change of the
+/// kind.
 const MAX_CONDITIONS: usize = 16;
 /// Largest number of CEL expressions in a manifest: each takes some hundred microseconds to compile.
 const MAX_EXPRESSIONS: usize = 256;
@@ -133,7 +134,8 @@ impl raw::Index {
     }
 }
 
-/// Checks the indexes. `cached`: what controllers cache; `None` if part of it could not be read, as an index may be of that part.
+/// Checks the indexes. `cached`: what controllers cache; `None` if part of it could not be read, as an index may be of
+/// that part.
 pub(super) fn check_indexes(
     indexes: Vec<raw::Index>,
     cached: Option<&[&Watch]>,

@@ -5,8 +5,8 @@ use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedExpr, LiteralValue, operat
 use super::meter::plain;
 use crate::field::FieldPath;
 
-/// Returns the fields that an expression reads, each after the fields that contain it. For a computed name, only the containing field is
-/// returned.
+/// Returns the fields that an expression reads, each after the fields that contain it. For a computed name, only the
+/// containing field is returned.
 pub(super) fn read(expression: &IdedExpr) -> Vec<FieldPath> {
     let mut reader = Reader { scope: ["object", "old"].map(|side| (side, Place::Side)).into(), found: Vec::new() };
     reader.visit(expression);

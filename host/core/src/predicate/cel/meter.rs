@@ -1,13 +1,16 @@
 //! Rewrites an expression so that its cost is counted during evaluation.
 //!
-//! - A value that is iterated, compared, searched, concatenated or passed to a function is charged for its size before it is copied. The
-//!   interpreter copies it several times. Some functions are charged more, as their results or their time grow faster than their arguments.
-//! - Each turn of a loop is charged for the nodes of its body, and for the list or map that it builds, which is copied at each turn.
-//! - `a.b` becomes `a["b"]`. The interpreter then borrows instead of copying the whole of `b`, and fails if `a` is not an object.
+//! - A value that is iterated, compared, searched, concatenated or passed to a function is charged for its size before
+//!   it is copied. The interpreter copies it several times. Some functions are charged more, as their results or their
+//!   time grow faster than their arguments.
+//! - Each turn of a loop is charged for the nodes of its body, and for the list or map that it builds, which is copied
+//!   at each turn.
+//! - `a.b` becomes `a["b"]`. The interpreter then borrows instead of copying the whole of `b`, and fails if `a` is not
+//!   an object.
 //! - Unknown names and functions are rejected here; the interpreter would find them only during evaluation.
 //!
-//! Prices are in units of some 20 ns ([`BUDGET`](super::BUDGET)). They are those of the slowest known case, by time and by allocations:
-//! `host/core/tests/predicates.rs` compares them with what the interpreter allocates.
+//! Prices are in units of some 20 ns ([`BUDGET`](super::BUDGET)). They are those of the slowest known case, by time and
+//! by allocations: `host/core/tests/predicates.rs` compares them with what the interpreter allocates.
 
 use std::{
     cell::{Cell, RefCell},
@@ -44,8 +47,8 @@ const CHARGE_PRODUCT: &str = "@product";
 /// Charges its argument, and returns true.
 const TICK: &str = "@tick";
 
-/// Largest nesting of an expression. Evaluation recurses with it, through a function for each charge. This uses a quarter of a stack of 2 MiB
-/// in an unoptimized build.
+/// Largest nesting of an expression. Evaluation recurses with it, through a function for each charge. This uses a
+/// quarter of a stack of 2 MiB in an unoptimized build.
 const MAX_DEPTH: u32 = 64;
 
 /// Cost of a number or another value without parts: some four allocations of a box.
@@ -68,8 +71,8 @@ const NODE: u64 = 5;
 const REGEX: u64 = 10_000;
 /// Largest compiled regular expression in bytes. It must be a literal, so its size is known before evaluation.
 const MAX_REGEX: usize = 64 << 10;
-/// Compiled regular expressions that a thread keeps: as many as one predicate has loops. Each takes at most [`MAX_REGEX`], and as much again
-/// while it matches.
+/// Compiled regular expressions that a thread keeps: as many as one predicate has loops. Each takes at most
+/// [`MAX_REGEX`], and as much again while it matches.
 const KEPT_REGEXES: usize = 8;
 
 /// Functions whose time and results are proportional to their arguments.

@@ -91,8 +91,8 @@ impl Step<'_> {
             Ok(WatchLine::Deleted(object)) => {
                 self.remove(object);
             }
-            // The first bookmark of a streaming list ends it (KEP-3157). A server that does not know the parameter sends all
-            // objects, and never marks the end.
+            // The first bookmark of a streaming list ends it (KEP-3157). A server that does not know the parameter
+            // sends all objects, and never marks the end.
             Ok(WatchLine::Bookmark { initial_events_end: false, .. }) => return self.stream_refused(),
             Ok(WatchLine::Bookmark { initial_events_end: true, resource_version }) => {
                 return self.streamed(&resource_version);
@@ -110,7 +110,8 @@ impl Step<'_> {
             return self.stream_failed(true, Failure::Transport(text));
         };
         if self.went_back(version) {
-            // Older versions must be accepted, and part of the list was not. A list by pages knows that from its first page.
+            // Older versions must be accepted, and part of the list was not. A list by pages knows that from its first
+            // page.
             return if self.reflector.restored { self.relist_restored() } else { self.relist_went_back() };
         }
         self.finish_replace(version);
@@ -186,15 +187,16 @@ impl Step<'_> {
         self.watch()
     }
 
-    /// Handles a failed watch or probe. After the wait another server may answer, or other data. So a probe comes before the
-    /// watch continues.
+    /// Handles a failed watch or probe. After the wait another server may answer, or other data. So a probe comes
+    /// before the watch continues.
     pub(super) fn watch_failed(&mut self, failure: Failure) -> Phase {
         let Failure::Status(status) = &failure else { return self.failed(failure, Next::Probe) };
         let reason = match status.code {
             410 => RelistReason::Expired,
             _ if is_too_large(status) => RelistReason::TooLarge,
             401 | 403 | 404 | 429 | 500.. => return self.failed(failure, Next::Probe),
-            // The same version would be refused again. If a kind cannot be watched at all, this lists it from time to time.
+            // The same version would be refused again. If a kind cannot be watched at all, this lists it from time to
+            // time.
             _ => RelistReason::Refused,
         };
         self.relist(reason, status.retry_after.unwrap_or_default(), &describe(status))

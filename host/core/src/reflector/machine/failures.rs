@@ -55,8 +55,8 @@ impl Step<'_> {
         self.rest(delay, Next::Resolve)
     }
 
-    /// Repeats a complete list. The endpoint is looked up first: the cause may also have put another kind under the same path, or
-    /// changed its scope.
+    /// Repeats a complete list. The endpoint is looked up first: the cause may also have put another kind under the
+    /// same path, or changed its scope.
     pub(super) fn relist(&mut self, reason: RelistReason, retry_after: Duration, text: &str) -> Phase {
         match self.relist_after(reason, retry_after) {
             None => {
@@ -76,8 +76,8 @@ impl Step<'_> {
         (!is_first).then(|| delay.max(retry_after.min(RETRY_AFTER_MAX)))
     }
 
-    /// Lists anew after another reflector found a restore. Each report causes one list, at once: the watch stays open until then.
-    /// Delays apply only to the reflector that finds restores.
+    /// Lists anew after another reflector found a restore. Each report causes one list, at once: the watch stays open
+    /// until then. Delays apply only to the reflector that finds restores.
     pub(super) fn relist_restored(&mut self) -> Phase {
         self.reflector.seen = Some(ANOTHER_HISTORY);
         self.abandon();

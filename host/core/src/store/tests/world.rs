@@ -1,5 +1,5 @@
-//! A model of an API server, a watch that lags behind it, and answers that come whenever they come: whatever the order, the
-//! store keeps its guarantees.
+//! A model of an API server, a watch that lags behind it, and answers that come whenever they come: whatever the order,
+//! the store keeps its guarantees.
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 

@@ -25,7 +25,8 @@ interface!(CacheCall, "cache", { Get = "get", List = "list", Keys = "keys" });
 /// Bytes of an index's name: the bound of the manifest.
 const MAX_INDEX: usize = 63;
 
-/// Bytes of a value that is looked up in an index: several times the longest image name. For longer texts, index a digest.
+/// Bytes of a value that is looked up in an index: several times the longest image name. For longer texts, index a
+/// digest.
 const MAX_VALUE: usize = 4 << 10;
 
 /// Bytes of [`Query::after`], which is a key as text.

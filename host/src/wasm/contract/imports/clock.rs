@@ -8,7 +8,8 @@ interface!(ClockCall, "clock", { Now = "now" });
 
 /// What the caller supplies for `clock`.
 pub trait ClockImports {
-    /// Returns the milliseconds since 1970-01-01T00:00:00Z. Called once, when the call begins: the guest sees that value until the call ends.
+    /// Returns the milliseconds since 1970-01-01T00:00:00Z. Called once, when the call begins: the guest sees that
+    /// value until the call ends.
     fn now(&self) -> u64;
 }
 

@@ -63,7 +63,8 @@ enum Door {
 /// Upper bound of the extra time of a delayed call, as a multiple of its budget.
 const LATE: u32 = 9;
 
-/// Time that a computing call spent waiting: for its next turn, for its plugin's share, or for a core. It does not count against the budget.
+/// Time that a computing call spent waiting: for its next turn, for its plugin's share, or for a core. It does not
+/// count against the budget.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TurnDelay(Arc<AtomicU64>);
 
@@ -72,7 +73,8 @@ impl TurnDelay {
     pub(crate) async fn give_way(self) {
         let without_core = without_core();
         let left = Instant::now();
-        // The engine's plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest is busy.
+        // The engine's plain `Yield` wakes itself at once, and starves the runtime's timers and sockets while a guest
+        // is busy.
         tokio::task::yield_now().await;
         let waited = u64::try_from((without_core + left.elapsed()).as_nanos()).unwrap_or(u64::MAX);
         self.0.fetch_add(waited, Ordering::Relaxed);
@@ -105,7 +107,8 @@ pub enum Excess {
 }
 
 impl HostState {
-    /// Creates the state for an instance's first call, which has `budget` from now. `held` is the memory of all the plugin's instances.
+    /// Creates the state for an instance's first call, which has `budget` from now. `held` is the memory of all the
+    /// plugin's instances.
     pub(crate) fn new(imports: Option<Arc<dyn Imports>>, limits: Limits, held: PluginMemory, budget: Duration) -> Self {
         Self {
             instance: InstanceState::default(),

@@ -9,8 +9,8 @@ interface!(MetricsCall, "metrics", { Add = "add", Observe = "observe", Set = "se
 
 /// What the caller supplies for `metrics`.
 pub trait MetricsImports {
-    /// Changes a series of a metric, if the manifest declares it and the plugin's bounds allow it. Otherwise counts the change as
-    /// dropped.
+    /// Changes a series of a metric, if the manifest declares it and the plugin's bounds allow it. Otherwise counts the
+    /// change as dropped.
     fn change(&self, metric: &str, labels: &[String], change: Change);
 }
 

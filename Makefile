@@ -38,11 +38,11 @@ $(TARGET)/demo: $(foreach crate,$(wildcard plugins/*/Cargo.toml),$(wildcard $(di
 
 demo: build $(TARGET)/demo ## From a fresh clone to a reconciled MyApple; stays up, needs no cluster
 	@echo "To see a reload: change plugins/myapple/src/lib.rs, and run 'make plugins' in another terminal."
-	@$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests $(TARGET)/demo
+	@$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --controllers --manifests $(TARGET)/demo
 
 demo-check: build $(TARGET)/demo ## The same unattended: checks what it sees, and ends
 	@$(TARGET)/debug/demo-check \
-		$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --manifests $(TARGET)/demo
+		$(TARGET)/debug/pilothouse dev --plugins $(TARGET)/plugins --controllers --manifests $(TARGET)/demo
 
 test: build guests ## All tests that need no real API server
 	$(CARGO) test $(TESTED) --exclude pilothouse-real

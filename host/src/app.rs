@@ -40,8 +40,9 @@ use crate::{
     guests::Guests,
     informer::{Informers, Intake},
     metrics::Registry,
+    name::PluginName,
     outbound::Outbound,
-    plugin::{Lifecycle, Mode, Source},
+    plugin::{Change, Found, Lifecycle, Mode, Source},
     prompt,
     wasm::{CACHE_BYTES, Cache, Compiler, Engine},
     webhook::{self, Webhooks},
@@ -59,6 +60,8 @@ const TIDY: Duration = Duration::from_secs(60);
 pub struct Options {
     /// The directory of plugins.
     pub plugins: PathBuf,
+    /// Plugins that serve beside those of the directory, and in place of those of the same names.
+    pub stand_ins: Vec<Arc<Found>>,
     /// The directory of the code cache. Without it, files are compiled at every start.
     pub cache: Option<PathBuf>,
     /// Whether plugins need grants.
@@ -216,7 +219,16 @@ impl Host {
         let (sender, changes) = mpsc::channel(CHANGES);
         info!(directory = %self.options.plugins.display(), "watching for plugins");
         let (view, mut freed) = (HostView(self.view.clone()), Freed::default());
-        let mut source = tokio::spawn(Source::new(self.options.plugins.clone()).run(sender));
+        let stand_ins = self.options.stand_ins;
+        let watched =
+            Source::new(self.options.plugins.clone()).without(stand_ins.iter().map(|found| found.name.clone()));
+        let mut source = tokio::spawn(async move {
+            for found in stand_ins {
+                // Fails only when the host ends.
+                drop(sender.send(Change::Found(found)).await);
+            }
+            watched.run(sender).await;
+        });
         let mut lifecycle = tokio::spawn(self.lifecycle.run(changes));
 
         let failed = tokio::select! {
@@ -304,6 +316,8 @@ impl HostView {
 /// What one controller works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kinds {
+    /// The controller's plugin.
+    pub plugin: PluginName,
     /// The kind whose keys it reconciles.
     pub reconciles: TypeMeta,
     /// The kinds of its children.
@@ -315,7 +329,8 @@ impl HostView {
     pub fn kinds(&self) -> Vec<Kinds> {
         let kinds = |controller: &Arc<Controller>| {
             let spec = controller.spec();
-            Kinds { reconciles: spec.for_.of, owns: spec.owns.into_iter().map(|owned| owned.of).collect() }
+            let owns = spec.owns.into_iter().map(|owned| owned.of).collect();
+            Kinds { plugin: controller.plugin().clone(), reconciles: spec.for_.of, owns }
         };
         self.0.dispatch.controllers().iter().map(kinds).collect()
     }

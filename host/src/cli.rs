@@ -6,6 +6,7 @@ mod apiserver;
 mod build;
 mod compile;
 mod config;
+mod controllers;
 mod describe;
 mod dev;
 mod feed;

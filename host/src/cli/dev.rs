@@ -6,6 +6,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     pin::pin,
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     apiserver::Embedded,
     config::{self, CacheArgs},
+    controllers::StandIns,
     logging,
     manifests::Manifests,
     project::{Profile, Project},
@@ -27,18 +29,22 @@ use super::{
 use crate::{
     app::{Host, HostView, Options},
     cluster::{self, Cluster, ConnectOptions},
-    plugin::Mode,
+    plugin::{Found, Mode},
 };
 
 /// Build and run plugins against an embedded API server, with no cluster
 ///
-/// Builds the project, starts the API server, applies the manifests, and runs the plugins with all permissions that they ask for. Shows what
-/// changed, which plugin was called, what it wrote, and how long each took. At each change of a source, it builds the project again, and reloads
-/// the plugin.
+/// Builds the project, starts the API server, applies the manifests, and runs the plugins with all permissions that
+/// they ask for. Shows what changed, which plugin was called, what it wrote, and how long each took. At each change of
+/// a source, it builds the project again, and reloads the plugin.
+///
+/// The API server runs no controllers except garbage collection. With --controllers, Deployments get Pods, and Pods
+/// become ready.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
   pilothouse dev
   pilothouse dev operators/my-site --manifests operators/my-site/examples --kubeconfig-out dev.kubeconfig
+  pilothouse dev --controllers
   pilothouse dev --plugins target/plugins --manifests plugins/myapple/examples
   pilothouse dev --plugins target/plugins --build 'make plugins' --watch plugins")]
 pub(super) struct Args {
@@ -56,9 +62,17 @@ pub(super) struct Args {
     pub(super) watch: Vec<PathBuf>,
     /// Manifests to apply at the start; may be given several times [default: PROJECT/examples, if it exists]
     ///
-    /// A file of YAML or JSON, a folder with all that is below it, a kustomization, or `-` for standard input. Objects may come in any order.
+    /// A file of YAML or JSON, a folder with all that is below it, a kustomization, or `-` for standard input. Objects
+    /// may come in any order.
     #[arg(long, value_name = "PATH")]
     pub(super) manifests: Vec<PathBuf>,
+    /// Run controllers for Deployments and ReplicaSets, and say that Pods are ready, as there is no kubelet
+    ///
+    /// They are the plugins deployment.wasm and kubelet-stand-in.wasm of Pilothouse, in DIR [default: beside this
+    /// program, or where `make plugins` puts them]. They are enabled whatever their settings say, and replace the
+    /// plugins of the same names.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    pub(super) controllers: Option<Option<PathBuf>>,
     #[command(flatten)]
     pub(super) cache: CacheArgs,
     /// The API server's port on 127.0.0.1; 0 takes a free one
@@ -83,9 +97,10 @@ const GRACE: Duration = Duration::from_secs(30);
 
 pub(super) fn main(args: Args) -> anyhow::Result<()> {
     let (plugins, build) = args.plugins()?;
+    let stand_ins = args.controllers.as_ref().map(|named| StandIns::read(named.as_deref())).transpose()?;
     logging::start_feed(&args.log)?;
     let manifests = Manifests::read(&args.manifests())?;
-    super::block_on(dev(args, plugins, build, manifests))
+    super::block_on(dev(args, plugins, build, stand_ins, manifests))
 }
 
 impl Args {
@@ -118,7 +133,13 @@ impl Args {
     }
 }
 
-async fn dev(args: Args, plugins: PathBuf, build: Option<Build>, manifests: Manifests) -> anyhow::Result<()> {
+async fn dev(
+    args: Args,
+    plugins: PathBuf,
+    build: Option<Build>,
+    stand_ins: Option<StandIns>,
+    manifests: Manifests,
+) -> anyhow::Result<()> {
     let mut signal = pin!(stop_signal()?);
     let mut builder = build.map(Builder::new);
     if let Some(builder) = &mut builder {
@@ -138,7 +159,15 @@ async fn dev(args: Args, plugins: PathBuf, build: Option<Build>, manifests: Mani
     println!("API server   http://{server}, in memory");
     println!("kubeconfig   {}", kubeconfig.display());
     println!("status       http://{admin_address}/readyz, metrics http://{admin_address}/metrics");
-    println!("plugins      {}\n", plugins.display());
+    println!("plugins      {}", plugins.display());
+    if let Some(stand_ins) = &stand_ins {
+        println!("controllers  {}", stand_ins.directory.display());
+        for file in stand_ins.replaced(&plugins) {
+            println!("{} is not used: --controllers takes the plugin's place", file.display());
+        }
+    }
+    println!();
+    let stand_ins = stand_ins.map(|stand_ins| stand_ins.plugins).unwrap_or_default();
 
     // The host ends before the API server, because it finishes its calls there.
     let (stop, host_ended) = (CancellationToken::new(), CancellationToken::new());
@@ -149,6 +178,7 @@ async fn dev(args: Args, plugins: PathBuf, build: Option<Build>, manifests: Mani
     let cache = args.cache.cache_dir.unwrap_or_else(config::cache_dir);
     let options = Options {
         plugins: plugins.clone(),
+        stand_ins: stand_ins.clone(),
         cache: Some(cache),
         mode: Mode::Dev,
         grace_period: GRACE,
@@ -165,7 +195,7 @@ async fn dev(args: Args, plugins: PathBuf, build: Option<Build>, manifests: Mani
         manifests.apply(&cluster, |line| println!("{line}")).await;
         // The effects of the manifests are shown before the hints.
         settled(&view).await;
-        print!("{}", invitation(&kubeconfig, &reload, &resources(&view, &cluster)));
+        print!("{}", invitation(&kubeconfig, &reload, &resources(&view, &cluster, &stand_ins)));
         std::future::pending::<Infallible>().await
     };
     let follow = async {
@@ -227,8 +257,9 @@ struct Resources {
     owned: Vec<String>,
 }
 
-/// Returns the resources that are served. The name has the group, unless it is the core's.
-fn resources(host: &HostView, cluster: &Cluster) -> Vec<Resources> {
+/// Returns the resources that are served, without those of the stand-ins. The name has the group, unless it is the
+/// core's.
+fn resources(host: &HostView, cluster: &Cluster, stand_ins: &[Arc<Found>]) -> Vec<Resources> {
     let name = |of: &TypeMeta| {
         let plural = &cluster.known(of)?.plural;
         Some(if of.group().is_empty() { plural.clone() } else { format!("{plural}.{}", of.group()) })
@@ -236,6 +267,7 @@ fn resources(host: &HostView, cluster: &Cluster) -> Vec<Resources> {
     let mut resources: Vec<_> = host
         .kinds()
         .iter()
+        .filter(|kinds| stand_ins.iter().all(|plugin| plugin.name != kinds.plugin))
         .filter_map(|kinds| {
             let owned = kinds.owns.iter().filter_map(name).collect();
             Some(Resources { reconciled: name(&kinds.reconciles)?, owned })

@@ -79,6 +79,7 @@ pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
         info!(server = cluster.host(), "connecting to the API server");
         let options = Options {
             plugins: settings.plugins,
+            stand_ins: Vec::new(),
             cache: Some(settings.cache),
             mode: Mode::Granted,
             grace_period: settings.grace_period,

@@ -18,6 +18,7 @@
 //! - A directory that is missing or cannot be read removes nothing, and is reported. Most often a volume is away.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -37,6 +38,7 @@ use super::{
     change::Change,
     look::{Directory, Folder},
 };
+use crate::name::PluginName;
 
 /// Time between looks when no event comes.
 const POLL: Duration = Duration::from_secs(2);
@@ -52,18 +54,25 @@ const RESTLESS: Duration = Duration::from_millis(500);
 pub struct Source {
     directory: PathBuf,
     poll: Duration,
+    without: BTreeSet<PluginName>,
 }
 
 impl Source {
     /// Creates a source for `directory`, which need not exist yet.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), poll: POLL }
+        Self { directory: directory.into(), poll: POLL, without: BTreeSet::new() }
     }
 
     /// Sets the time between looks when no event comes.
     #[must_use]
     pub fn poll_every(self, poll: Duration) -> Self {
         Self { poll, ..self }
+    }
+
+    /// Reports no plugins of these names.
+    #[must_use]
+    pub fn without(self, names: impl IntoIterator<Item = PluginName>) -> Self {
+        Self { without: names.into_iter().collect(), ..self }
     }
 
     /// Reports changes until the receiver is dropped.
@@ -86,7 +95,12 @@ impl Source {
             // Fails only when the runtime shuts down.
             let Ok((looked, found)) = look.await else { return };
             directory = looked;
-            for change in found.changes {
+            let reported = found.changes.into_iter().filter(|change| match change {
+                Change::Found(found) => !self.without.contains(&found.name),
+                Change::Removed(name) => !self.without.contains(name),
+                Change::Looked(_) => true,
+            });
+            for change in reported {
                 if changes.send(change).await.is_err() {
                     return;
                 }

@@ -57,6 +57,7 @@ pub(crate) fn run() -> Result<()> {
         let cluster = cluster::connect(&connect).await?;
         let options = Options {
             plugins: folder(PLUGINS)?,
+            stand_ins: Vec::new(),
             cache: Some(folder(CACHE)?),
             mode: Mode::Granted,
             grace_period: Duration::from_secs(1),

@@ -336,6 +336,20 @@ async fn events_of_the_system_lead_to_a_look() {
     tokio::time::timeout(LIMIT, running).await.expect("it goes on for nobody").unwrap();
 }
 
+#[tokio::test]
+async fn plugins_whose_place_is_taken_are_not_reported() {
+    let scene = Scene::empty();
+    let (send, mut changes) = mpsc::channel(16);
+    scene.put("blue.wasm", "1");
+    let source = Source::new(scene.path("")).without([PluginName::new("blue").unwrap()]);
+    let running = tokio::spawn(source.run(send));
+    assert_eq!(next(&mut changes).await, Change::Looked(Vec::new()));
+    fs::remove_file(scene.path("blue.wasm")).unwrap();
+    scene.put("red.wasm", "1");
+    assert_eq!(next(&mut changes).await, found("red", "1", None));
+    running.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn directory_is_looked_at_where_no_event_comes() {
     let scene = Scene::new();

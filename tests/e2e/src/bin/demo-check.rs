@@ -127,11 +127,13 @@ async fn others(client: &Client, output: &Path) -> Result<()> {
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
     };
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
-    eventually("the example of website has its Deployment", async || {
-        deployments.get("blog").await.map(drop).map_err(Into::into)
+    eventually("the Deployment of website's example is available", async || {
+        let status = deployments.get("blog").await?.status.unwrap_or_default();
+        ensure!(status.available_replicas == Some(2), "{status:?}");
+        Ok(())
     })
     .await?;
-    say("website: blog has its Deployment");
+    say("website and deployment: blog has its Deployment, and its Pods are ready");
 
     let pods: Api<Pod> = Api::namespaced(client.clone(), "restricted");
     let pod: Pod = from_value(json!({

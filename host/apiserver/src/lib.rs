@@ -38,6 +38,7 @@ mod builtin;
 mod convert;
 mod crd;
 mod discovery;
+mod draws;
 mod graph;
 mod handle;
 mod housekeeping;

@@ -173,8 +173,14 @@ pub(crate) fn new_uid() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// Returns five random characters from Kubernetes' alphabet, which has no vowels and so makes no words.
+/// Returns five random characters of the alphabet of [`suffix`].
 pub(crate) fn name_suffix() -> String {
+    let [a, b, c, d, e, ..] = *uuid::Uuid::new_v4().as_bytes();
+    suffix([a, b, c, d, e])
+}
+
+/// Returns five characters from Kubernetes' alphabet, which has no vowels and so makes no words.
+pub(crate) fn suffix(places: [u8; 5]) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    uuid::Uuid::new_v4().as_bytes()[..5].iter().map(|byte| char::from(LETTERS[usize::from(*byte) % 27])).collect()
+    places.iter().map(|place| char::from(LETTERS[usize::from(*place) % LETTERS.len()])).collect()
 }

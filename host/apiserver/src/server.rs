@@ -10,10 +10,11 @@ use tokio::sync::watch;
 use crate::{
     admission::Webhooks,
     crd,
+    draws::Draws,
     faults::{Faults, admin::Snapshots},
     kinds,
     metrics::Metrics,
-    object::{Object, is_deleting, name, new_uid, set_meta, timestamp},
+    object::{Object, is_deleting, name, set_meta, timestamp},
     resources::{Defined, GroupResource, Registry, Resource},
     storage::{Refused, Saved, Store},
     webhook::Caller,
@@ -31,6 +32,7 @@ pub struct Server {
     pub(crate) snapshots: Snapshots,
     pub(crate) webhooks: Webhooks,
     pub(crate) caller: Caller,
+    pub(crate) draws: Draws,
     clock: Clock,
     registry: RwLock<Arc<Registry>>,
     /// Wakes when the registry changes.
@@ -133,6 +135,7 @@ impl Server {
             snapshots: Snapshots::default(),
             webhooks: Webhooks::default(),
             caller: Caller::default(),
+            draws: Draws::default(),
             clock,
             registry: RwLock::new(registry),
             redefined: watch::Sender::new(()),
@@ -155,6 +158,12 @@ impl Server {
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.faults
+    }
+
+    /// Numbers uids and generated names from now on, so that they are the same when the same happens again. Otherwise
+    /// they are random.
+    pub fn number_draws(&self) {
+        self.draws.number();
     }
 
     /// Forgets the history, as etcd's compaction does. Watches and pages that continue from an older revision get 410.
@@ -230,7 +239,7 @@ impl Server {
         let registry = self.registry();
         let Some(resource) = registry.find("", "v1", plural) else { return };
         kinds::prepare_create(self, resource, &mut object);
-        set_meta(&mut object, "uid", new_uid().into());
+        set_meta(&mut object, "uid", self.draws.uid().into());
         set_meta(&mut object, "creationTimestamp", self.now().into());
         // The error of an existing object is ignored.
         let _ = self.create(resource, object);

@@ -8,7 +8,7 @@ use crate::{
     admission::{self, Operation},
     body::Decoded,
     convert, kinds, managed,
-    object::{self, Key, copy_meta, meta_str, name_suffix, new_uid, remove_meta, set_meta},
+    object::{self, Key, copy_meta, meta_str, remove_meta, set_meta},
     resources::Purpose,
     status::{Result, Status},
     storage::Refused,
@@ -123,7 +123,7 @@ pub(super) async fn insert(
     let prefix: String = prefix.chars().take(63 - 5).collect();
     for attempt in 1.. {
         let mut named = object.clone();
-        set_meta(&mut named, "name", format!("{prefix}{}", name_suffix()).into());
+        set_meta(&mut named, "name", format!("{prefix}{}", call.server.draws.suffix()).into());
         kinds::prepare_create(call.server, resource, &mut named);
         match commit(call, named).await {
             Err(Failure::Refused(Refused::Exists)) if attempt < GENERATED_NAMES => {}
@@ -162,7 +162,7 @@ fn complete(call: &Call<'_>, mut object: Value) -> Value {
 async fn commit(call: &mut Call<'_>, mut object: Value) -> std::result::Result<Answer, Failure> {
     let resource = call.resource;
     call.key = Key::of(&object);
-    set_meta(&mut object, "uid", new_uid().into());
+    set_meta(&mut object, "uid", call.server.draws.uid().into());
     set_meta(&mut object, "creationTimestamp", call.server.now().into());
     write::validate(call, &object, None)?;
     admission::validate(call, Operation::Create, Some(&object), None).await?;

@@ -169,6 +169,8 @@ impl<'a> World<'a> {
             world.install(&candidate).await?;
             described.installed.get_or_init(|| world.server.snapshot());
         }
+        // Other cases begin here, so a case repeats exactly.
+        world.server.number_draws();
         for (line, object) in in_order(objects) {
             let made = world.give(object).await;
             made.map_err(|refused| anyhow!("{}:{line}: {}", case.file.display(), refused.message))?;

@@ -10,6 +10,7 @@ mod controllers;
 mod describe;
 mod dev;
 mod feed;
+mod fields;
 mod inspect;
 mod language;
 mod logging;

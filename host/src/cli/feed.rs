@@ -3,15 +3,13 @@
 //! A layer of `tracing` that shows the events of target `pilothouse::feed`. A plugin's own log lines pass through as log lines.
 
 use std::{
-    collections::BTreeMap,
-    fmt::{Debug, Write as _},
+    fmt::Write as _,
     io::{IsTerminal, Write as _},
 };
 
 use jiff::{Zoned, tz::TimeZone};
 use tracing::{
     Event, Subscriber,
-    field::{Field, Visit},
     span::{Attributes, Id},
 };
 use tracing_subscriber::{
@@ -20,6 +18,8 @@ use tracing_subscriber::{
     layer::Context,
     registry::LookupSpan,
 };
+
+use super::fields::{self, Fields};
 
 /// Shows the feed on standard output.
 pub(super) struct Feed {
@@ -52,26 +52,6 @@ impl FormatTime for Clock {
 /// Returns `true` if standard output is a terminal and `NO_COLOR` is not set (no-color.org).
 pub(super) fn coloured() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
-}
-
-/// Fields of an event or of a span, by name.
-#[derive(Default)]
-struct Fields(BTreeMap<&'static str, String>);
-
-impl Fields {
-    fn get(&self, name: &str) -> &str {
-        self.0.get(name).map_or("", String::as_str)
-    }
-}
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
 }
 
 const DIM: &str = "\x1b[2m";
@@ -202,27 +182,14 @@ fn past(verb: &str) -> &str {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Feed {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let Some(span) = context.span(id).filter(|span| span.name() == "reconcile") else { return };
-        let mut fields = Fields::default();
-        attributes.record(&mut fields);
-        span.extensions_mut().insert(fields);
+        fields::keep(attributes, id, &context);
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         if event.metadata().target() != "pilothouse::feed" {
             return;
         }
-        let mut fields = Fields::default();
-        event.record(&mut fields);
-        let span = context.event_scope(event).and_then(|mut scope| scope.find(|span| span.name() == "reconcile"));
-        let line = match &span {
-            Some(span) => {
-                let extensions = span.extensions();
-                extensions.get::<Fields>().and_then(|around| self.line(&fields, around))
-            }
-            None => self.line(&fields, &Fields::default()),
-        };
-        if let Some(line) = line {
+        if let Some(line) = fields::read(event, &context, |event, around| self.line(event, around)) {
             let time = self.clock.now();
             // The host goes on without a reader.
             let _ = writeln!(std::io::stdout(), "{} {line}", self.paint(DIM, &time));
@@ -235,7 +202,7 @@ mod tests {
     use super::*;
 
     fn fields(pairs: &[(&'static str, &str)]) -> Fields {
-        Fields(pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect())
+        pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
     }
 
     #[test]

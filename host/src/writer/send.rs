@@ -100,10 +100,10 @@ impl Writer {
         let part = subresource.map(Subresource::as_str);
         match error {
             None => {
-                debug!(target: "pilothouse::feed", what = "wrote", verb, kind = %of.kind, part, object = %key, ?took);
+                debug!(target: "pilothouse::feed", what = "wrote", verb, api_version = %of.api_version, kind = %of.kind, part, object = %key, ?took);
             }
             Some(error) => {
-                debug!(target: "pilothouse::feed", what = "refused", verb, kind = %of.kind, part, object = %key, ?took, error = %with_reason(error));
+                debug!(target: "pilothouse::feed", what = "refused", verb, api_version = %of.api_version, kind = %of.kind, part, object = %key, ?took, error = %with_reason(error));
             }
         }
     }

@@ -244,7 +244,7 @@ pub(super) fn event(event: &Value) -> Value {
 /// Returns the writes as a case has them.
 pub(super) fn writes(happened: &Happened) -> Vec<String> {
     let writes = happened.seen.iter().filter_map(|seen| match seen {
-        Seen::Wrote { verb, kind, object, error } => {
+        Seen::Wrote { verb, kind, object, error, .. } => {
             let failed = error.as_ref().map_or("", |_| " (failed)");
             Some(format!("{verb} {kind} {object}{failed}"))
         }

@@ -2,14 +2,15 @@
 //!
 //! Each case runs on one thread. So one layer of `tracing` serves all cases, and needs no lock.
 
-use std::{cell::RefCell, collections::BTreeMap, fmt::Debug, time::Duration};
+use std::{cell::RefCell, time::Duration};
 
 use tracing::{
     Event, Level, Subscriber,
-    field::{Field, Visit},
     span::{Attributes, Id},
 };
 use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
+
+use super::super::fields::{self, Fields};
 
 /// Happenings of one step that are kept. A key that never rests causes some hundred.
 pub(super) const MAX_SEEN: usize = 10_000;
@@ -21,6 +22,8 @@ pub(super) enum Seen {
     Wrote {
         /// `apply`, `create`, `update`, `patch`, `delete` or `evict`.
         verb: String,
+        /// The `apiVersion` of the kind.
+        api_version: String,
         /// The kind with its subresource: `ConfigMap`, `MyApple/status`.
         kind: String,
         /// `namespace/name`.
@@ -96,39 +99,10 @@ const FAILED: [&str; 3] = [
 /// The layer that records.
 pub(super) struct Recorder;
 
-#[derive(Default)]
-struct Fields(BTreeMap<&'static str, String>);
-
-impl Fields {
-    fn get(&self, name: &str) -> String {
-        self.0.get(name).cloned().unwrap_or_default()
-    }
-
-    fn optional(&self, name: &str) -> Option<String> {
-        self.0.get(name).filter(|value| !value.is_empty()).cloned()
-    }
-
-    /// Returns the fields that are not in `others`, as text.
-    fn rest(&self, others: &[&str]) -> String {
-        let rest = self.0.iter().filter(|(name, _)| !others.contains(name));
-        rest.map(|(name, value)| format!(" {name}={value}")).collect()
-    }
-}
-
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-}
-
 /// Reads one happening out of an event. `around` are the fields of the reconcile that it belongs to.
 fn happened(target: &str, level: Level, event: &Fields, around: &Fields) -> Option<Seen> {
-    let field = |name: &str| event.get(name);
-    match (target, &*field("what")) {
+    let field = |name: &str| event.get(name).to_owned();
+    match (target, event.get("what")) {
         ("pilothouse::plugin_log", _) => {
             let line = format!("{} {}", field("message"), field("fields"));
             Some(Seen::Logged { level, line: line.trim_end().to_owned() })
@@ -138,18 +112,25 @@ fn happened(target: &str, level: Level, event: &Fields, around: &Fields) -> Opti
                 Some(part) => format!("{}/{part}", field("kind")),
                 None => field("kind"),
             };
-            Some(Seen::Wrote { verb: field("verb"), kind, object: field("object"), error: event.optional("error") })
+            let error = event.optional("error");
+            Some(Seen::Wrote {
+                verb: field("verb"),
+                api_version: field("api_version"),
+                kind,
+                object: field("object"),
+                error,
+            })
         }
         ("pilothouse::feed", "reconciled") => Some(Seen::Reconciled {
-            controller: around.get("controller"),
-            key: around.get("key"),
+            controller: around.get("controller").to_owned(),
+            key: around.get("key").to_owned(),
             error: event.optional("error"),
             requeue_after: event.optional("requeue_after_ms").and_then(|ms| ms.parse().ok()).map(Duration::from_millis),
         }),
         ("pilothouse::feed", _) => None,
         _ if level > Level::WARN => None,
         // A call that died. If a reconcile returned an error, the feed has it.
-        _ if event.0.contains_key("kind") && FAILED.contains(&&*field("message")) => Some(Seen::Died {
+        _ if event.has("kind") && FAILED.contains(&event.get("message")) => Some(Seen::Died {
             call: match (event.optional("call"), event.optional("hook"), around.optional("key")) {
                 (Some(call), _, _) => call,
                 (_, Some(hook), _) => format!("{hook} of {}", field("objects")),
@@ -159,33 +140,19 @@ fn happened(target: &str, level: Level, event: &Fields, around: &Fields) -> Opti
             error: field("error"),
             backtrace: field("backtrace"),
         }),
-        _ if field("message") == "reconcile failed" => None,
-        _ => Some(Seen::Warned(format!("{}{}", field("message"), event.rest(&["message"])))),
+        _ if event.get("message") == "reconcile failed" => None,
+        _ => Some(Seen::Warned(format!("{}{}", field("message"), event.without("message")))),
     }
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let Some(span) = context.span(id).filter(|span| span.name() == "reconcile") else { return };
-        let mut fields = Fields::default();
-        attributes.record(&mut fields);
-        span.extensions_mut().insert(fields);
+        fields::keep(attributes, id, &context);
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Fields::default();
-        event.record(&mut fields);
         let (target, level) = (event.metadata().target(), *event.metadata().level());
-        let span = context.event_scope(event).and_then(|mut scope| scope.find(|span| span.name() == "reconcile"));
-        let none = Fields::default();
-        let seen = match &span {
-            Some(span) => {
-                let extensions = span.extensions();
-                happened(target, level, &fields, extensions.get::<Fields>().unwrap_or(&none))
-            }
-            None => happened(target, level, &fields, &none),
-        };
-        if let Some(seen) = seen {
+        if let Some(seen) = fields::read(event, &context, |event, around| happened(target, level, event, around)) {
             add(seen);
         }
     }

@@ -7,6 +7,7 @@
 mod case;
 mod check;
 mod compare;
+mod fill;
 mod junit;
 mod parked;
 mod plugin;
@@ -44,8 +45,9 @@ use super::config::{self, CacheArgs};
 
 /// Test a plugin with cases in YAML
 ///
-/// Runs each case in a world of its own: an API server in memory with the objects that the case gives, and the plugin in the sandbox,
-/// as the host runs it. Time stands still and moves only as the case says. docs/testing.md describes the format.
+/// Runs each case in a world of its own: an API server in memory with the objects that the case gives, and the plugin
+/// in the sandbox, as the host runs it. Time stands still and moves only as the case says. docs/testing.md describes
+/// the format.
 ///
 /// Exits with 0 if all cases pass, with 1 if one fails, and with 2 if the arguments or a case file are wrong.
 #[derive(Debug, clap::Args)]
@@ -69,8 +71,8 @@ pub(super) struct Args {
     jobs: Option<NonZeroUsize>,
     /// Write what was found into the case files, in place of what was expected, and run the cases again
     ///
-    /// Changes expectations that are there and differ. Adds none, and removes none. Comments stay, except in a list whose length
-    /// changes, and in a map that loses a member.
+    /// Changes expectations that are there and differ, and fills an empty `then: {}` with what has happened. Adds no
+    /// other, and removes none. Comments stay, except in a list whose length changes, and in a map that loses a member.
     #[arg(long)]
     update: bool,
     /// Write the results into this file as JUnit XML, for CI
@@ -112,11 +114,11 @@ fn test(args: Args) -> anyhow::Result<bool> {
         .with_context(|| format!("cannot test {}", args.plugin.display()))?;
     let jobs = args.jobs.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get);
     let mut began = Instant::now();
-    let mut verdicts = run_all(&plugin, &cases, jobs);
+    let mut verdicts = run_all(&plugin, &cases, jobs, args.update);
     if args.update && write(&verdicts)? {
         cases = read(&args.cases, args.filter.as_deref())?;
         began = Instant::now();
-        verdicts = run_all(&plugin, &cases, jobs);
+        verdicts = run_all(&plugin, &cases, jobs, false);
     }
     if let Some(path) = &args.junit {
         let xml = junit::report(plugin.name.as_str(), &verdicts);
@@ -127,8 +129,9 @@ fn test(args: Args) -> anyhow::Result<bool> {
     Ok(verdicts.iter().all(|verdict| verdict.failure.is_none()))
 }
 
-/// Runs the cases on `jobs` threads. The verdicts have the order of the cases.
-fn run_all(plugin: &Plugin, cases: &[Case], jobs: usize) -> Vec<Verdict> {
+/// Runs the cases on `jobs` threads. The verdicts have the order of the cases. `fills`: what an empty `then` would be
+/// is found out.
+fn run_all(plugin: &Plugin, cases: &[Case], jobs: usize, fills: bool) -> Vec<Verdict> {
     let (next, verdicts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..jobs.min(cases.len()) {
@@ -136,7 +139,7 @@ fn run_all(plugin: &Plugin, cases: &[Case], jobs: usize) -> Vec<Verdict> {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(number) else { return };
-                    let verdict = run(plugin, case);
+                    let verdict = run(plugin, case, fills);
                     verdicts.lock().push((number, verdict));
                 }
             });

@@ -93,6 +93,8 @@ pub(super) struct Step {
     /// Each with its line.
     pub(super) when: Vec<(usize, Action)>,
     pub(super) then: Then,
+    /// If `then` is `{}`.
+    pub(super) empty: Option<Empty>,
 }
 
 /// Something that happens to the cluster or to the host.
@@ -124,10 +126,18 @@ pub(super) enum Action {
     Review(Box<ReviewCall>),
 }
 
+/// An empty `then`, and where it is.
+#[derive(Debug, Clone)]
+pub(super) struct Empty {
+    pub(super) place: Located,
+    /// The byte at which the step begins, and the one at which its member `then` does.
+    pub(super) member: (usize, usize),
+}
+
 impl Step {
     /// Returns a step that expects no failure.
     pub(super) fn at_the_start(&self) -> Self {
-        Self { line: self.line, when: Vec::new(), then: Then::default() }
+        Self { line: self.line, when: Vec::new(), then: Then::default(), empty: None }
     }
 }
 
@@ -319,7 +329,12 @@ fn step_of(node: &Located) -> Result<Step, Wrong> {
         }
     };
     let then = node.get("then").map(then).transpose()?.unwrap_or_default();
-    Ok(Step { line: node.line, when, then })
+    let member = node.members().iter().find(|member| member.name == "then");
+    let is_empty = |member: &&Member| matches!(&member.value.content, Content::Map(members) if members.is_empty());
+    let empty = member
+        .filter(is_empty)
+        .map(|member| Empty { place: member.value.clone(), member: (node.range.start, member.range.start) });
+    Ok(Step { line: node.line, when, then, empty })
 }
 
 const ACTIONS: [&str; 10] =

@@ -111,9 +111,7 @@ fn failures(step: &Step, happened: &Happened, found: &mut Vec<Difference>) {
                 found.push(Difference {
                     line: node.line,
                     message: format!("error: expected one with {wanted:?}, found {there}"),
-                    update: errors
-                        .first()
-                        .map(|(error, _)| Update { place: node.clone(), value: error.as_str().into() }),
+                    update: errors.first().map(|(error, _)| Update::new(node, error.as_str().into())),
                 });
             }
         }
@@ -132,10 +130,7 @@ fn failures(step: &Step, happened: &Happened, found: &mut Vec<Difference>) {
                 found.push(Difference {
                     line: node.line,
                     message: format!("refused: expected an error with {wanted:?}, found {there}"),
-                    update: happened
-                        .refused
-                        .first()
-                        .map(|why| Update { place: node.clone(), value: why.as_str().into() }),
+                    update: happened.refused.first().map(|why| Update::new(node, why.as_str().into())),
                 });
             }
         }
@@ -182,13 +177,13 @@ fn exactly(what: &str, node: &Located, actual: &Value, is_set: bool, found: &mut
         found.push(Difference {
             line: node.line,
             message: format!("{what}:\n    expected:{}\n    found:{}", lines(&wanted), lines(actual)),
-            update: Some(Update { place: node.clone(), value: actual.clone() }),
+            update: Some(Update::new(node, actual.clone())),
         });
     }
 }
 
 /// Returns the requeue-after of the last reconcile of each key, in the order of keys.
-fn last_reconciles(happened: &Happened) -> BTreeMap<&str, Option<Duration>> {
+pub(super) fn last_reconciles(happened: &Happened) -> BTreeMap<&str, Option<Duration>> {
     let ended = happened.seen.iter().filter_map(|seen| match seen {
         Seen::Reconciled { key, requeue_after, .. } => Some((key.as_str(), *requeue_after)),
         _ => None,
@@ -214,7 +209,7 @@ fn requeue_after(node: &Located, happened: &Happened, found: &mut Vec<Difference
         found.push(Difference {
             line: node.line,
             message: format!("requeueAfter: expected {}, found {there}", shown(&node.value())),
-            update: Some(Update { place: node.clone(), value: text(&now).into() }),
+            update: Some(Update::new(node, text(&now).into())),
         });
     }
 }

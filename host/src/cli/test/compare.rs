@@ -1,12 +1,14 @@
 //! Compares what a case expects with what there is, field by field.
 //!
-//! An expectation is partial: what it does not name may be anything. `null` expects that nothing is there. A list of maps that all have
-//! one of [`KEYS`] is matched by that key, and more items may be there. Other lists are as long as expected.
+//! An expectation is partial: what it does not name may be anything. `null` expects that nothing is there. A list of
+//! maps that all have one of [`KEYS`] is matched by that key, and more items may be there. Other lists are as long as
+//! expected.
 
 use pilothouse_apiserver::yaml::located::{Content, Located};
 use serde_json::{Map, Value};
 
-/// Members by which items of a list are matched, as Kubernetes merges lists. The first that all expected items have counts.
+/// Members by which items of a list are matched, as Kubernetes merges lists. The first that all expected items have
+/// counts.
 const KEYS: [&str; 6] = ["type", "name", "key", "mountPath", "containerPort", "port"];
 
 /// Bytes of a value in a message.
@@ -29,6 +31,15 @@ pub(super) struct Update {
     /// What is replaced.
     pub(super) place: Located,
     pub(super) value: Value,
+    /// For an empty map that gets members: the byte at which the map around it begins, and the one at which its own key
+    /// does.
+    pub(super) member: Option<(usize, usize)>,
+}
+
+impl Update {
+    pub(super) fn new(place: &Located, value: Value) -> Self {
+        Self { place: place.clone(), value, member: None }
+    }
 }
 
 /// Adds the differences between what is expected at `path` and what is there.
@@ -36,7 +47,7 @@ pub(super) fn compare(expected: &Located, actual: &Value, path: &str, into: &mut
     let differs = |message| Difference {
         line: expected.line,
         message,
-        update: Some(Update { place: expected.clone(), value: project(expected, actual) }),
+        update: Some(Update::new(expected, project(expected, actual))),
     };
     match (&expected.content, actual) {
         (Content::Map(members), Value::Object(object)) => {

@@ -11,6 +11,7 @@ use super::{
     case::Case,
     check::{check, writes},
     compare::{Difference, Update},
+    fill::fill,
     parked::Parked,
     plugin::Plugin,
     record::{self, Seen},
@@ -33,11 +34,11 @@ pub(super) struct Verdict {
     pub(super) updates: Vec<Update>,
 }
 
-/// Runs a case to its first step that fails.
-pub(super) fn run(plugin: &Plugin, case: &Case) -> Verdict {
+/// Runs a case to its end, or until it cannot go on. `fills`: the updates have what an empty `then` would be.
+pub(super) fn run(plugin: &Plugin, case: &Case, fills: bool) -> Verdict {
     let began = Instant::now();
     let mut updates = Vec::new();
-    let ran = Parked::run(async |parked| steps(plugin, case, parked, &mut updates).await);
+    let ran = Parked::run(async |parked| steps(plugin, case, parked, fills, &mut updates).await);
     record::end();
     let failure = match ran {
         Ok(Ok(())) => None,
@@ -48,7 +49,13 @@ pub(super) fn run(plugin: &Plugin, case: &Case) -> Verdict {
     Verdict { file: file.clone(), name: name.clone(), line: *line, took: began.elapsed(), failure, updates }
 }
 
-async fn steps(plugin: &Plugin, case: &Case, parked: Parked, updates: &mut Vec<Update>) -> Result<(), String> {
+async fn steps(
+    plugin: &Plugin,
+    case: &Case,
+    parked: Parked,
+    fills: bool,
+    updates: &mut Vec<Update>,
+) -> Result<(), String> {
     let mut world = match World::begin(plugin, case, parked).await {
         Ok(world) => world,
         Err(error) => return Err(told(&format!("the case cannot begin: {error:#}"), &seen_so_far())),
@@ -76,6 +83,9 @@ async fn steps(plugin: &Plugin, case: &Case, parked: Parked, updates: &mut Vec<U
         let happened = Happened { refused, ..world.happened().await };
         let differences = check(step, &happened, &world).await;
         if differences.is_empty() {
+            if let Some(empty) = step.empty.as_ref().filter(|_| fills) {
+                updates.push(fill(empty, &happened, &world).await);
+            }
             continue;
         }
         updates.extend(differences.iter().filter_map(|difference| difference.update.clone()));

@@ -3,6 +3,8 @@
 //! Only the text of a value that differs is replaced, so comments around it stay. Where a member is missing, or a list has another length,
 //! the map or the list around it is written anew, without its comments.
 
+use std::fmt::Write as _;
+
 use pilothouse_apiserver::yaml::located::documents;
 use serde_json::Value;
 
@@ -27,7 +29,7 @@ pub(super) fn update(text: &str, updates: &[Update]) -> Updated {
     // The outermost of nested ones first.
     updates.sort_by_key(|update| (update.place.range.start, usize::MAX - update.place.range.end));
     let (mut new, mut at, mut replaced, mut left) = (String::new(), 0, 0, Vec::new());
-    for Update { place, value } in updates {
+    for Update { place, value, member } in updates {
         let Some(old) = text.get(place.range.clone()).filter(|old| !old.is_empty() && !place.is_shared) else {
             left.push(place.line);
             continue;
@@ -35,6 +37,12 @@ pub(super) fn update(text: &str, updates: &[Update]) -> Updated {
         // It lies in one that was written already.
         let Some(between) = text.get(at..place.range.start) else { continue };
         new.push_str(between);
+        if let Some(column) = member.and_then(|member| column_of_block(text, member)) {
+            new.truncate(new.trim_end_matches(' ').len());
+            let _ = write!(new, "\n{}{}", " ".repeat(column + 2), block(value, column + 2));
+            (at, replaced) = (place.range.end, replaced + 1);
+            continue;
+        }
         let is_block = !old.starts_with(['[', '{']) && matches!(value, Value::Array(_) | Value::Object(_));
         if is_block && old.contains(['\n', ':', '-']) {
             new.push_str(&block(value, place.column));
@@ -50,6 +58,13 @@ pub(super) fn update(text: &str, updates: &[Update]) -> Updated {
     }
     new.push_str(text.get(at..).unwrap_or_default());
     Updated { text: new, replaced, left }
+}
+
+/// Returns the column of a key, if the map around it is not written on one line.
+fn column_of_block(text: &str, (map, key): (usize, usize)) -> Option<usize> {
+    let is_flow = text.get(map..)?.starts_with('{');
+    let line = text.get(..key)?.rfind('\n').map_or(0, |end| end + 1);
+    (!is_flow).then_some(key - line)
 }
 
 /// Returns a value that begins in this column, over several lines if that is necessary.
@@ -116,8 +131,7 @@ mod tests {
                 Err(_) => node.get(name).expect("a member").clone(),
             })
         };
-        let updates: Vec<_> =
-            changes.iter().map(|(path, value)| Update { place: find(path), value: value.clone() }).collect();
+        let updates: Vec<_> = changes.iter().map(|(path, value)| Update::new(&find(path), value.clone())).collect();
         update(text, &updates)
     }
 

@@ -4,6 +4,7 @@
 
 mod apiserver;
 mod build;
+mod collect;
 mod compile;
 mod config;
 mod controllers;
@@ -46,6 +47,7 @@ enum Command {
     Apiserver(apiserver::Args),
     Inspect(inspect::Args),
     Test(test::Args),
+    Collect(collect::Args),
     #[command(hide = true)]
     Compile(compile::Args),
 }
@@ -65,6 +67,7 @@ pub fn main() -> ExitCode {
         Command::Apiserver(args) => apiserver::main(&args),
         Command::Inspect(args) => inspect::main(&args),
         Command::Test(args) => return test::main(args),
+        Command::Collect(args) => collect::main(&args),
         Command::Compile(args) => return compile::main(&args),
     };
     match done {

@@ -243,6 +243,7 @@ impl Manifest {
         if let (Some(namespace), Some(metadata)) = (namespace, object["metadata"].as_object_mut()) {
             metadata.insert("namespace".to_owned(), namespace.into());
         }
+        self.find_owners(cluster, namespace, &mut object).await?;
         let body = object.to_string().into_bytes();
         match self.metadata("name") {
             "" => cluster.create(&self.of, namespace, body, MANAGER).await?,
@@ -251,6 +252,28 @@ impl Manifest {
                 cluster.patch(&self.of, namespace, name, Patch::Apply { force: true }, body, options).await?
             }
         };
+        Ok(())
+    }
+}
+
+impl Manifest {
+    /// Fills in the uids of owners that are named without, as `pilothouse collect` writes them.
+    async fn find_owners(
+        &self,
+        cluster: &Cluster,
+        namespace: Option<&str>,
+        object: &mut Value,
+    ) -> Result<(), cluster::Error> {
+        for owner in object["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
+            let text = |member: &str| owner[member].as_str().unwrap_or_default();
+            if !text("uid").is_empty() {
+                continue;
+            }
+            let of = TypeMeta::new(text("apiVersion"), text("kind"));
+            let found = cluster.get(&of, namespace, text("name")).await?;
+            let found: Value = serde_json::from_slice(&found).unwrap_or_default();
+            owner["uid"] = found["metadata"]["uid"].clone();
+        }
         Ok(())
     }
 }
@@ -412,6 +435,11 @@ spec:
                 "{apiVersion: v1, kind: Pod, metadata: {name: octal}, spec: {containers: [{name: c, image: i}], \
                            volumes: [{name: s, secret: {secretName: x, defaultMode: 0644}}]}}",
             ),
+            (
+                "owned.yaml",
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: owned, namespace: orchard, \
+                           ownerReferences: [{apiVersion: fruit.example.org/v1, kind: Pear, name: first}]}}",
+            ),
             ("z-namespace.yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: orchard}}"),
         ]);
         let lines = Mutex::new(Vec::new());
@@ -428,6 +456,7 @@ spec:
             [
                 "applied apiextensions.k8s.io/v1 CustomResourceDefinition pears.fruit.example.org of crd.yaml",
                 "applied fruit.example.org/v1 Pear orchard/first of apple.yaml",
+                "applied v1 ConfigMap orchard/owned of owned.yaml",
                 "applied v1 ConfigMap some-… of gen.yaml",
                 "applied v1 Namespace orchard of z-namespace.yaml",
                 "applied v1 Pod octal of mode.yaml",

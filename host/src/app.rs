@@ -44,7 +44,7 @@ use crate::{
     outbound::Outbound,
     plugin::{Change, Found, Lifecycle, Mode, Source},
     prompt,
-    wasm::{CACHE_BYTES, Cache, Compiler, Engine},
+    wasm::{CACHE_BYTES, Cache, Compiler, Engine, Optimizing},
     webhook::{self, Webhooks},
     writer::{Endpoint, Events},
 };
@@ -97,11 +97,11 @@ fn guests(engine: Engine) -> anyhow::Result<Guests> {
         .context("cannot start the threads for plugins")
 }
 
-/// Creates the sandbox. Files are compiled in processes of their own.
+/// Creates the sandbox. Files are compiled in processes of their own. The code cache keeps optimized code only.
 ///
 /// # Errors
 /// If it cannot be set up on this machine. A cache directory that cannot be used is logged.
-pub(crate) fn engine(cache: Option<&Path>) -> anyhow::Result<Engine> {
+pub(crate) fn engine(cache: Option<&Path>, optimizing: Optimizing) -> anyhow::Result<Engine> {
     let cache = cache.and_then(|dir| match Cache::open(dir, CACHE_BYTES) {
         Ok(cache) => {
             info!(directory = %dir.display(), "keeping compiled code");
@@ -117,7 +117,7 @@ pub(crate) fn engine(cache: Option<&Path>) -> anyhow::Result<Engine> {
         }
     });
     let compiler = Compiler::this_program().context("cannot find the program that compiles")?;
-    Ok(Engine::with_compiler(compiler, cache)?)
+    Ok(Engine::with_compiler(compiler, optimizing, cache)?)
 }
 
 /// Raises the limit of open files. Each plugin needs one, or two while it is called, and many systems begin with 1,024.
@@ -152,7 +152,11 @@ impl Host {
     /// # Errors
     /// If the sandbox or its threads cannot be set up on this machine.
     pub fn new(options: Options, cluster: &Cluster) -> anyhow::Result<Self> {
-        let engine = engine(options.cache.as_deref())?;
+        let optimizing = match options.mode {
+            Mode::Granted => Optimizing::Soon,
+            Mode::Dev => Optimizing::Never,
+        };
+        let engine = engine(options.cache.as_deref(), optimizing)?;
         allow_open_files();
         let guests = guests(engine.clone())?;
         let intake = Intake::start().context("cannot start the threads for informers")?;

@@ -13,7 +13,7 @@
 //!
 //! Four rooms, lowest first. Each imports only those before it.
 //!
-//! - leaves: `limits` ([`Limits`]), `tier` ([`Tier`]) and `memory` (the count of a plugin's memory)
+//! - leaves: `limits` ([`Limits`]), `tier` ([`Tier`], [`Optimizing`]) and `memory` (the count of a plugin's memory)
 //! - `contract`: what host and plugins say to each other. Types, imports, exports, calls and their errors
 //! - `load`: from a file to code. Reads, compiles, keeps on disk, maps and links
 //! - `run`: the engine, its clock, instances, and calls of a [`Revision`]
@@ -89,7 +89,7 @@ pub use run::{
     revision::{DESCRIBE_DEADLINE, Revision},
     tally::InstanceFigures,
 };
-pub use tier::Tier;
+pub use tier::{Optimizing, Tier};
 
 /// The largest file that is compiled, in bytes. A plugin in Rust has 0.6 to 1.2 MB, one with an embedded interpreter 12
 /// to 20 MB.

@@ -14,7 +14,7 @@ use crate::{
     app,
     name::PluginName,
     plugin::call_limits,
-    wasm::{PluginFile, Revision},
+    wasm::{Optimizing, PluginFile, Revision},
     yaml,
 };
 
@@ -47,7 +47,7 @@ pub(super) async fn describe(path: &Path, file: Option<&Path>) -> anyhow::Result
     }
     let config = references::resolve(&file.config, &|reference| Some(format!("({reference})")));
     let size = bytes.len();
-    let linked = app::engine(None)?.load(PluginFile::new(bytes)).await?.link().await?;
+    let linked = app::engine(None, Optimizing::Never)?.load(PluginFile::new(bytes)).await?.link().await?;
     let described = linked.describe(name, Arc::from(config.to_string()), call_limits(&file.limits)).await;
     let revision = described.with_context(|| match &from {
         Some(from) => format!("it was described with `config:` of {}", from.display()),

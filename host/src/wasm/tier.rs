@@ -1,4 +1,4 @@
-//! How well code is optimized.
+//! How well code is optimized, and when.
 
 /// How well code is optimized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,4 +17,13 @@ impl Tier {
             Self::Optimized => "optimized",
         }
     }
+}
+
+/// When the baseline compiler's code is optimized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optimizing {
+    /// Soon, when no other file waits to be compiled.
+    Soon,
+    /// Never. For development: an edit replaces the code, and the build of that edit needs the cores.
+    Never,
 }

@@ -19,7 +19,7 @@ use crate::{
     name::PluginName,
     plugin::{Candidate, call_limits},
     references::References,
-    wasm::{Engine, Linked, PluginFile, Revision},
+    wasm::{Engine, Linked, Optimizing, PluginFile, Revision},
     writer::Identities,
 };
 
@@ -51,7 +51,7 @@ impl Plugin {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = PluginName::of_file(&stem).or_else(|error| PluginName::suggested(&stem).ok_or(error))?;
         let (_, file) = describe::admin_file(path, None, &name)?;
-        let engine = app::engine(Some(cache))?;
+        let engine = app::engine(Some(cache), Optimizing::Soon)?;
         let linked = engine.load(PluginFile::new(bytes)).await?.link().await?;
         Ok(Self { name, engine, linked, file, described: Mutex::default() })
     }

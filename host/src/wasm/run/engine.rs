@@ -30,7 +30,7 @@ use super::{
             settings::{HAS_BASELINE, SLOTS, pooled},
             turns::Turns,
         },
-        tier::Tier,
+        tier::{Optimizing, Tier},
     },
     ending::Ending,
     epochs::{Epochs, RunningGuest},
@@ -79,6 +79,7 @@ struct EngineState {
     baseline: Arc<OnceLock<Option<Arc<Sandbox>>>>,
     /// `None` compiles files in this process.
     compiler: Option<Compiler>,
+    optimizing: Optimizing,
     cache: Option<Cache>,
     compiling: Turns,
     /// When the log last said that files wait.
@@ -160,25 +161,30 @@ impl Engine {
     /// # Errors
     /// If the machine cannot run the engine, or no thread can be started.
     pub fn new() -> Result<Self, EngineError> {
-        Self::build(None, None, Pool::new)
+        Self::build(None, Optimizing::Never, None, Pool::new)
     }
 
     /// Creates an engine without a pool, as on an older kernel.
     #[cfg(test)]
     pub(crate) fn without_pool() -> Self {
-        Self::build(None, None, |_| None).expect("there is an engine")
+        Self::build(None, Optimizing::Never, None, |_| None).expect("there is an engine")
     }
 
     /// Creates an engine that uses `compiler`, and keeps the code in `cache` if there is one.
     ///
     /// # Errors
     /// If the machine cannot run the engine, or no thread can be started.
-    pub fn with_compiler(compiler: Compiler, cache: Option<Cache>) -> Result<Self, EngineError> {
-        Self::build(Some(compiler), cache, Pool::new)
+    pub fn with_compiler(
+        compiler: Compiler,
+        optimizing: Optimizing,
+        cache: Option<Cache>,
+    ) -> Result<Self, EngineError> {
+        Self::build(Some(compiler), optimizing, cache, Pool::new)
     }
 
     fn build(
         compiler: Option<Compiler>,
+        optimizing: Optimizing,
         cache: Option<Cache>,
         pool: impl FnOnce(Arc<Aside>) -> Option<Pool>,
     ) -> Result<Self, EngineError> {
@@ -200,6 +206,7 @@ impl Engine {
             pool,
             baseline,
             compiler,
+            optimizing,
             cache,
             compiling: Turns::default(),
             waits_said: LogThrottle::default(),

@@ -3,7 +3,7 @@
 use std::{hint::black_box, time::Instant};
 
 use anyhow::{Context, Result};
-use pilothouse::wasm::{Compiler, Engine, PluginFile};
+use pilothouse::wasm::{Compiler, Engine, Optimizing, PluginFile};
 use pilothouse_e2e::Plugin;
 use tokio::runtime::Runtime;
 
@@ -38,7 +38,7 @@ fn baseline(file: &[u8]) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         for _ in 0..TIMES {
             // A new engine, because one does not compile a file twice.
-            let engine = Engine::with_compiler(compiler.clone(), None)?;
+            let engine = Engine::with_compiler(compiler.clone(), Optimizing::Never, None)?;
             let start = Instant::now();
             black_box(engine.load(file.clone()).await?);
             times.push(start.elapsed().as_secs_f64() * 1e3);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Limits, Phase, PluginFile};
+use pilothouse::wasm::{CACHE_BYTES, Cache, Compiler, Engine, Limits, Optimizing, Phase, PluginFile};
 use pilothouse_e2e::Plugin;
 use tokio::{
     runtime::Runtime,
@@ -39,7 +39,11 @@ fn measure(plugin: Vec<u8>) -> Result<Vec<f64>> {
     Runtime::new().context("cannot start a runtime")?.block_on(async {
         let folder = tempfile::tempdir().context("cannot create a folder for code")?;
         let compiler = Compiler::this_program().context("cannot find the program itself")?;
-        let engine = Engine::with_compiler(compiler, Some(Cache::open(&folder.path().join("cache"), CACHE_BYTES)?))?;
+        let engine = Engine::with_compiler(
+            compiler,
+            Optimizing::Soon,
+            Some(Cache::open(&folder.path().join("cache"), CACHE_BYTES)?),
+        )?;
         let compiled = engine.load(PluginFile::new(plugin)).await?;
         // A reused instance would keep the code mapped, too.
         let limits = Limits { reuse: false, ..Limits::default() };

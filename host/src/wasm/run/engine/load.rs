@@ -35,7 +35,7 @@ use super::{
         file::PluginFile,
         header::header,
     },
-    Compiles, Engine, Tier,
+    Compiles, Engine, Optimizing, Tier,
     component::Compiled,
 };
 use crate::allocator;
@@ -57,7 +57,8 @@ impl Engine {
     /// Loads a plugin's file. Code that is loaded or in the cache is not compiled again.
     ///
     /// Otherwise the file waits for its turn and is compiled: one large file after the other, and small ones beside
-    /// them. If possible the baseline compiler runs first, and a background task optimizes the code later.
+    /// them. If possible the baseline compiler runs first, and a background task optimizes the code later, unless that is
+    /// [`Optimizing::Never`].
     ///
     /// # Errors
     /// If the file is neither a component nor a core module with a component's metadata, is damaged, or cannot be
@@ -103,8 +104,10 @@ impl Engine {
                 Ok(compiled) => {
                     let code = code(Source::File(compiled), &baseline)?;
                     let compiled = self.enter(digest, code, bytes);
-                    let optimizing = self.clone().optimize(compiled.code(), compiler.clone(), file);
-                    tokio::spawn(optimizing.in_current_span());
+                    if self.0.optimizing == Optimizing::Soon {
+                        let optimizing = self.clone().optimize(compiled.code(), compiler.clone(), file);
+                        tokio::spawn(optimizing.in_current_span());
+                    }
                     return Ok(compiled);
                 }
                 // Both compilers would report the same.

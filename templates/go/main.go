@@ -54,14 +54,15 @@ func init() {
 
 // reconcile returns what should exist because of the object. It changes nothing itself.
 func reconcile(ctx *pilothouse.Context, object *{{kind}}) (*pilothouse.Outcome, error) {
-	child := ConfigMap{Data: map[string]string{"message": object.Spec.Message}}
+	message := object.Spec.Message
+	child := ConfigMap{Data: map[string]string{"message": message}}
 	child.APIVersion, child.Kind, child.Metadata.Name = "v1", "ConfigMap", ctx.Key.Name
 	// The host runs this again when the result of a read changes.
 	found, err := pilothouse.Get[ConfigMap](ctx, configMapKind, ctx.Key)
 	if err != nil {
 		return nil, err
 	}
-	ready, reason := found != nil && found.Data["message"] == object.Spec.Message, "Progressing"
+	ready, reason := found != nil && found.Data["message"] == message, "Progressing"
 	if ready {
 		reason = "Written"
 	}

@@ -1,6 +1,9 @@
-//! Does what `docs/getting-started.md` says, in an empty directory: `make test-newcomer`.
+//! Does what `docs/getting-started.md` says, in an empty directory, and prints how long each step takes.
 //!
-//! What is downloaded and compiled for it lies in `target/newcomer`, so that only the first run compiles dependencies.
+//! `make test-newcomer` does the steps in Rust and Python, `make test-languages` those in all languages. A language whose toolchain is missing is
+//! ignored, with the reason.
+//!
+//! What Cargo downloads and compiles lies in `target/newcomer`, so that only the first run compiles dependencies.
 
 mod page;
 mod project;
@@ -21,6 +24,9 @@ fn main() -> ExitCode {
             steps {
                 rust_from_an_empty_directory_to_an_edit_that_reloads,
                 python_from_an_empty_directory_to_an_edit_that_reloads,
+                javascript_from_an_empty_directory_to_an_edit_that_reloads,
+                typescript_from_an_empty_directory_to_an_edit_that_reloads,
+                go_from_an_empty_directory_to_an_edit_that_reloads,
             }
         },
     )

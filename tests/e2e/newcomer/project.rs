@@ -4,7 +4,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,8 +13,11 @@ use kube::{
     Api, Client,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use pilothouse_e2e::{host, wait::within};
-use pilothouse_real::process::{Process, last_lines};
+use pilothouse_e2e::{eventually, host, wait::within};
+use pilothouse_real::{
+    assets::Assets,
+    process::{Process, last_lines},
+};
 use tempfile::TempDir;
 
 use crate::page::Page;
@@ -26,23 +29,29 @@ const END: Duration = Duration::from_secs(45);
 
 /// An empty directory and what a user types in it.
 pub(crate) struct Terminal {
+    /// Whose steps are printed.
+    language: &'static str,
     page: Page,
     directory: TempDir,
     /// The folder in which commands run.
     folder: PathBuf,
-    /// The search path, with `pilothouse` on it.
+    /// The search path, with `pilothouse` on it, and kubectl if it is here.
     path: String,
+    /// `true` if kubectl is here.
+    has_kubectl: bool,
 }
 
 impl Terminal {
     /// Opens a terminal in an empty directory.
-    pub(crate) fn open() -> Result<Self> {
+    pub(crate) fn open(language: &'static str) -> Result<Self> {
         let directory = tempfile::tempdir().context("cannot create a directory")?;
         let program = host::binary()?.canonicalize().context("cannot find the program")?;
-        let programs = program.parent().context("the program lies in no folder")?;
-        let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap_or_default());
+        let assets = Assets::present()?;
+        let kubectl = assets.as_ref().map(Assets::folder);
+        let folders = program.parent().into_iter().chain(kubectl).map(|folder| folder.display().to_string());
+        let path = folders.chain(env::var("PATH")).collect::<Vec<_>>().join(":");
         let folder = directory.path().to_owned();
-        Ok(Self { page: Page::read()?, directory, folder, path })
+        Ok(Self { language, page: Page::read()?, directory, folder, path, has_kubectl: kubectl.is_some() })
     }
 
     /// Returns the page.
@@ -66,9 +75,9 @@ impl Terminal {
     /// Runs a command of the page, and returns its standard output.
     pub(crate) fn run(&self, command: &str) -> Result<String> {
         self.page.says(command)?;
-        let output = self.command(command)?.output().with_context(|| format!("cannot run `{command}`"))?;
-        let [out, err] = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-        ensure!(output.status.success(), "`{command}` ended with {}:\n{out}\n{err}", output.status);
+        let began = Instant::now();
+        let out = output(self.command(command)?)?;
+        self.took(began, command);
         Ok(out)
     }
 
@@ -88,15 +97,39 @@ impl Terminal {
         Ok(command)
     }
 
+    /// Prints the time of a step.
+    fn took(&self, began: Instant, step: &str) {
+        println!("{:>8.1} s  {}: {step}", began.elapsed().as_secs_f64(), self.language);
+    }
+
     /// Starts the page's `pilothouse dev`, and returns when it says that it is ready.
     pub(crate) async fn dev(&self) -> Result<Dev> {
         const LINE: &str = "pilothouse dev --kubeconfig-out dev.kubeconfig";
         self.page.says(LINE)?;
-        let log = self.directory.path().join("dev.log");
+        let (log, began) = (self.directory.path().join("dev.log"), Instant::now());
         let mut dev = Dev { process: Process::start("dev", self.command(LINE)?, &log)?, log };
         dev.prints("Ready.").await?;
+        self.took(began, "pilothouse dev is ready");
         self.page.says("export KUBECONFIG=$PWD/dev.kubeconfig")?;
         Ok(dev)
+    }
+
+    /// Runs a kubectl command of the page until it prints `expected`. Does nothing if there is no kubectl.
+    pub(crate) async fn kubectl(&self, command: &str, expected: &str) -> Result<()> {
+        self.page.says(command)?;
+        if !self.has_kubectl {
+            return Ok(());
+        }
+        eventually(command, async || {
+            let mut kubectl = self.command(command)?;
+            kubectl.env("KUBECONFIG", self.file("dev.kubeconfig"));
+            // What kubectl knows of servers would otherwise stay in the home.
+            kubectl.env("KUBECACHEDIR", self.directory.path().join("kube"));
+            let printed = output(kubectl)?;
+            ensure!(printed.contains(expected), "it printed {printed:?}, and not {expected:?}");
+            Ok(())
+        })
+        .await
     }
 
     /// Waits until the plugin's ConfigMap has this message.
@@ -113,12 +146,16 @@ impl Terminal {
         .await
     }
 
-    /// Replaces text in a source.
-    pub(crate) fn edit(&self, source: &str, from: &str, to: &str) -> Result<()> {
+    /// Replaces text in a source, and waits until the plugin's ConfigMap has the new message.
+    pub(crate) async fn edit(&self, source: &str, from: &str, to: &str, map: &str, message: &str) -> Result<()> {
         let path = self.file(source);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {source}"))?;
         ensure!(text.contains(from), "{source} has no `{from}`");
-        fs::write(&path, text.replace(from, to)).with_context(|| format!("cannot write {source}"))
+        let began = Instant::now();
+        fs::write(&path, text.replace(from, to)).with_context(|| format!("cannot write {source}"))?;
+        self.message_is(map, message).await?;
+        self.took(began, "an edit is served");
+        Ok(())
     }
 }
 
@@ -154,6 +191,14 @@ impl Dev {
         ensure!(status.success(), "dev ended with {status}\n{}", last_lines("dev", &self.log, 60));
         Ok(())
     }
+}
+
+/// Runs a command to its end, and returns its standard output.
+fn output(mut command: Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let [out, err] = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    ensure!(output.status.success(), "{command:?} ended with {}:\n{out}\n{err}", output.status);
+    Ok(out)
 }
 
 /// Returns the folder for what Cargo builds.

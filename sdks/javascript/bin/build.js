@@ -1,7 +1,19 @@
 #!/usr/bin/env node
 // Builds the component of a plugin: build/NAME.wasm, and beside it NAME.js, to which the lines in stacks refer.
 
-import { existsSync, mkdirSync, readFileSync, renameSync, statSync, writeFileSync } from "node:fs";
+import {
+  appendFileSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
@@ -12,6 +24,15 @@ Builds the plugin of the project in a folder: build/NAME.wasm. NAME is the packa
 src/plugin.ts, src/plugin.js, or what "pilothouse": {"plugin": "FILE"} in package.json names.
 
 Example: npx pilothouse-build && pilothouse dev --plugins build`;
+
+/** What a plugin of this SDK exports. The host calls what the manifest has. */
+const WORLD = `
+world javascript {
+    include plugin;
+    include observing;
+    include admitting;
+}
+`;
 
 class Refused extends Error {}
 
@@ -41,7 +62,7 @@ async function bundle(folder, main, outfile) {
   const contents = `
     import { exported } from ${JSON.stringify(component)};
     import { plugin } from ${JSON.stringify(`./${main}`)};
-    export const controller = exported(plugin);
+    export const { controller, observer, admission } = exported(plugin);
   `;
   await build({
     stdin: { contents, resolveDir: folder, sourcefile: "component.js" },
@@ -74,13 +95,21 @@ async function main() {
   const script = output.replace(/(\.wasm)?$/, ".js");
   await bundle(folder, main, script);
   const { componentize } = await import("@bytecodealliance/componentize-js");
-  const { component } = await componentize({
-    sourcePath: script,
-    witPath: wit(),
-    worldName: "plugin",
-    // The host has no WASI HTTP. It has the contract's `http`.
-    disableFeatures: ["http", "fetch-event"],
-  });
+  const contract = mkdtempSync(join(tmpdir(), "pilothouse-"));
+  let component;
+  try {
+    cpSync(wit(), contract, { recursive: true });
+    appendFileSync(join(contract, "plugin.wit"), WORLD);
+    ({ component } = await componentize({
+      sourcePath: script,
+      witPath: contract,
+      worldName: "javascript",
+      // The host has no WASI HTTP. It has the contract's `http`.
+      disableFeatures: ["http", "fetch-event"],
+    }));
+  } finally {
+    rmSync(contract, { recursive: true, force: true });
+  }
   // Renamed into place, so that a host that watches the folder never loads half a file.
   const made = join(dirname(output), `.${basename(output)}.${process.pid}`);
   writeFileSync(made, component);

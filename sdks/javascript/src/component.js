@@ -134,7 +134,18 @@ function wireFailure({ message, terminal, status, events }) {
   return { message, terminal, status: optional(status), events: events.map(event) };
 }
 
-/** Returns what the component exports as the contract's `controller`. */
+const parsed = (text) => (text === undefined ? undefined : JSON.parse(text));
+
+function changeOf({ of, old, "new": latest, merged, missed, initial }) {
+  const [before, after] = [parsed(old), parsed(latest)];
+  return { of, key: keyOf(after ?? before), old: before, new: after, merged, missed, initial };
+}
+
+function wireDecision({ denied, code, warnings = [], audit = {} }) {
+  return { denied, code, warnings: [...warnings], auditAnnotations: Object.entries(audit) };
+}
+
+/** Returns what the component exports as the contract's `controller`, `observer` and `admission`. */
 export function exported(plugin) {
   // An instance serves one configuration. So this holds one plugin, or a few.
   const defined = new Map();
@@ -145,7 +156,30 @@ export function exported(plugin) {
     }
     return defined.get(text);
   };
-  return {
+  /** Calls the plugin. Throws a text, as the contract has it. */
+  const calls = (config, call) => {
+    serve(componentHost);
+    try {
+      return call(...configured(config));
+    } catch (thrown) {
+      throw typeof thrown === "string" ? thrown : describeError(thrown);
+    }
+  };
+  const decide = (config, { webhook, object, old, ...review }) =>
+    calls(config, (served, value) => {
+      const { result, failure } = served.review(webhook, { ...review, object: parsed(object), old: parsed(old) }, value);
+      if (failure) throw failure;
+      return [wireDecision(result), optional(result.object)];
+    });
+  const observer = {
+    observe: (config, changes) =>
+      calls(config, (served, value) => {
+        const failure = served.observed(changes.map(changeOf), value);
+        if (failure) throw failure;
+      }),
+  };
+  const admission = { validate: (config, review) => decide(config, review)[0], mutate: decide };
+  const controller = {
     describe(config) {
       try {
         return configured(config)[0].manifest();
@@ -170,4 +204,5 @@ export function exported(plugin) {
       throw failure;
     },
   };
+  return { controller, observer, admission };
 }

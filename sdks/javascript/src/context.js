@@ -1,4 +1,4 @@
-// What a reconcile knows about its call, and what it can call in the host.
+// What a function knows about its call, and what it can call in the host.
 
 import { HttpError, host } from "./host.js";
 import { keyOf, typeMeta, typeMetaOf } from "./kinds.js";
@@ -121,22 +121,12 @@ const http = {
   },
 };
 
-/** One call of a reconcile. */
-export class Context {
-  #generation;
-
-  constructor(request, config) {
-    this.controller = request.controller;
-    this.key = request.key;
-    this.phase = request.phase;
-    this.attempt = request.attempt;
-    this.lastError = request.lastError;
+/** What every function can call in the host. `key` is that of the object that the call is about. */
+class CallContext {
+  constructor(key, config) {
+    this.key = key;
     this.config = config;
     this.log = log;
-    this.http = http;
-    this.client = new Client(request.key.namespace);
-    this.events = [];
-    this.#generation = request.object.metadata?.generation;
   }
 
   get(kind, name, namespace = this.key.namespace) {
@@ -153,16 +143,49 @@ export class Context {
     return pages((after) => host().keys({ ...query, after }));
   }
 
-  event(reason, message, { warning = false, about } = {}) {
-    this.events.push({ reason, message, type: warning ? "Warning" : "Normal", about });
-  }
-
   now() {
     return new Date(host().now());
   }
 
   random(count) {
     return host().random(count);
+  }
+
+  #query(kind, { namespace = this.key.namespace, labels, index, fields = [], pageSize = 0 }) {
+    return { of: typeMeta(kind), namespace: namespace ?? undefined, labels, index, fields: [...fields], limit: pageSize };
+  }
+}
+
+/** One review. It may not write, because the API server may still reject the request. */
+export class ReviewContext extends CallContext {}
+
+/** One change. */
+export class ObserverContext extends CallContext {
+  constructor(key, config) {
+    super(key, config);
+    this.http = http;
+    this.client = new Client(key.namespace);
+  }
+}
+
+/** One call of a reconcile. */
+export class Context extends CallContext {
+  #generation;
+
+  constructor(request, config) {
+    super(request.key, config);
+    this.controller = request.controller;
+    this.phase = request.phase;
+    this.attempt = request.attempt;
+    this.lastError = request.lastError;
+    this.http = http;
+    this.client = new Client(request.key.namespace);
+    this.events = [];
+    this.#generation = request.object.metadata?.generation;
+  }
+
+  event(reason, message, { warning = false, about } = {}) {
+    this.events.push({ reason, message, type: warning ? "Warning" : "Normal", about });
   }
 
   condition(type, status, reason, message = "") {
@@ -174,10 +197,6 @@ export class Context {
       lastTransitionTime: this.now().toISOString().replace(/\.\d+Z$/, "Z"),
       ...(this.#generation === undefined ? {} : { observedGeneration: this.#generation }),
     };
-  }
-
-  #query(kind, { namespace = this.key.namespace, labels, index, fields = [], pageSize = 0 }) {
-    return { of: typeMeta(kind), namespace: namespace ?? undefined, labels, index, fields: [...fields], limit: pageSize };
   }
 }
 

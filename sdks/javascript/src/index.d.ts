@@ -119,6 +119,8 @@ export interface Watch {
   compressed?: boolean;
   /** Which changes matter. Without it, every change does. */
   when?: Predicate;
+  /** Kinds that are no part of a pattern, for `Plugin.observe`. They may be patterns themselves. */
+  excluding?: Kind[];
 }
 
 /** A kind, or a `Watch` for some of its objects. */
@@ -377,42 +379,53 @@ export interface Http {
   request(method: string, url: string, options?: HttpOptions): Response;
 }
 
-/** One call of a reconcile. */
-export interface Context {
+/** What every function can call in the host. */
+export interface CallContext {
+  /** The key of the object that the call is about. */
+  readonly key: Key;
+  /** The administrator's configuration. */
+  readonly config: any;
+  readonly log: Log;
+
+  /** Returns an object of the cache, or `undefined` if the cluster has no such object. */
+  get<K = AnyObject>(kind: Kind, name: string, namespace?: Namespace): K | undefined;
+  /**
+   * Iterates over objects of the cache, ordered by namespace and name. `index` is the name of an index in the manifest and a
+   * value. With `fields`, only these field paths are returned.
+   */
+  list<K = AnyObject>(kind: Kind, options?: ListOptions & { index?: [string, string]; fields?: string[] }): Generator<K>;
+  /** Iterates over the keys of objects of the cache. Changes of the objects wake no reconcile. */
+  keys(kind: Kind, options?: ListOptions & { index?: [string, string] }): Generator<Key>;
+  /** Returns when this call began. */
+  now(): Date;
+  /** Returns random bytes from the host's generator, fit for secrets. At most 65,536. */
+  random(count: number): Uint8Array;
+}
+
+/** One review. It may not write, because the API server may still reject the request. */
+export interface ReviewContext extends CallContext {}
+
+/** One change. */
+export interface ObserverContext extends CallContext {
+  readonly client: Client;
+  readonly http: Http;
+}
+
+/** One call of a reconcile. Its reads are tracked: the reconcile runs again when their results change. */
+export interface Context extends CallContext {
   /** The controller's name in the manifest. */
   readonly controller: string;
-  /** The key of the reconciled object. */
-  readonly key: Key;
   /** `gone` comes with the last known state of the object. */
   readonly phase: "live" | "deleting" | "gone";
   /** 1 for the first attempt after a success. */
   readonly attempt: number;
   /** Why the previous attempt failed, if `attempt` is greater than 1. */
   readonly lastError?: string;
-  /** The administrator's configuration. */
-  readonly config: any;
-  readonly log: Log;
   readonly client: Client;
   readonly http: Http;
 
-  /**
-   * Returns an object of the cache, or `undefined` if the cluster has no such object. The reconcile runs again when the object
-   * changes, appears or goes.
-   */
-  get<K = AnyObject>(kind: Kind, name: string, namespace?: Namespace): K | undefined;
-  /**
-   * Iterates over objects of the cache, ordered by namespace and name. `index` is the name of an index in the manifest and a
-   * value. With `fields`, only these field paths are returned. The reconcile runs again when the list changes.
-   */
-  list<K = AnyObject>(kind: Kind, options?: ListOptions & { index?: [string, string]; fields?: string[] }): Generator<K>;
-  /** Iterates over the keys of objects of the cache. Changes of the objects do not wake the reconcile. */
-  keys(kind: Kind, options?: ListOptions & { index?: [string, string] }): Generator<Key>;
   /** Adds an Event to the outcome, or to the failure. Needs `events: true` of the controller. */
   event(reason: string, message: string, options?: { warning?: boolean; about?: KubernetesObject }): void;
-  /** Returns when this call began. */
-  now(): Date;
-  /** Returns random bytes from the host's generator, fit for secrets. At most 65,536. */
-  random(count: number): Uint8Array;
   /** Returns a condition of the reconciled object, for `setCondition`. */
   condition(type: string, status: boolean | "True" | "False" | "Unknown", reason: string, message?: string): Condition;
 }
@@ -473,6 +486,86 @@ export interface PluginOptions {
   instances?: "reuse" | "fresh";
 }
 
+export type Operation = "create" | "update" | "delete" | "connect";
+
+/** Which requests a webhook reviews. `*` is allowed in each list. */
+export interface Rule {
+  /** `""` is the core group. */
+  groups: string[];
+  versions: string[];
+  /** Plural names, such as `pods`, `pods/status` and `pods/*`. */
+  resources: string[];
+  /** Creations and updates by default. */
+  operations?: Operation[];
+}
+
+export interface WebhookOptions {
+  rules: Rule | Rule[];
+  /** Kinds that the function reads from the cache. */
+  reads?: WatchLike[];
+  /** A label selector over the namespace of the object. */
+  namespaces?: string;
+  /** A label selector over the object. */
+  labels?: string;
+  /** Match conditions: a CEL expression for each name. */
+  conditions?: { [name: string]: string };
+  /** Seconds that the API server waits, 1 to 30, 10 by default. */
+  timeout?: number;
+  /** `true` lets the API server allow a request that nobody reviewed. */
+  ignoreFailures?: boolean;
+}
+
+/** A request to the API server. */
+export interface Review<K = AnyObject> {
+  readonly operation: Operation;
+  readonly of: TypeMeta;
+  /** The name is empty if the API server generates it later. */
+  readonly key: Key;
+  /** Without it, the request is for the object itself. */
+  readonly subresource?: string;
+  /** Missing for `delete`. */
+  readonly object?: K;
+  /** The object before. Missing for `create` and `connect`. */
+  readonly old?: K;
+  readonly user: { name: string; uid: string; groups: string[] };
+  /** `true` if nothing will be stored. */
+  readonly dryRun: boolean;
+}
+
+/** The answer to a review. An empty one allows the request. */
+export interface Decision {
+  /** Why the request is denied. The user sees it. */
+  denied?: string;
+  /** The HTTP status code of a denial, 400 to 599. 403 by default. */
+  code?: number;
+  /** Shown to the user. At most 16 of 256 bytes. */
+  warnings?: string[];
+  /** Entries of the API server's audit log. At most 16. */
+  audit?: { [key: string]: string };
+}
+
+/** A decision that may change the object. */
+export interface Mutation extends Decision {
+  /** The object as it should be. */
+  object?: KubernetesObject;
+}
+
+/** A change of one object. At least one of `old` and `new` is there. */
+export interface Change<K = AnyObject> {
+  readonly of: TypeMeta;
+  readonly key: Key;
+  /** Missing if the object was added. */
+  readonly old?: K;
+  /** Missing if the object was deleted. `old` is then its last known state. */
+  readonly new?: K;
+  /** How many changes were merged into this one, because they came faster than the plugin took them. */
+  readonly merged: number;
+  /** `true` if the host found the deletion by a later list. `old` may then be out of date. */
+  readonly missed: boolean;
+  /** `true` if the object was there when the plugin began to observe it. */
+  readonly initial: boolean;
+}
+
 export type Reconcile<K> = (ctx: Context, object: K) => Outcome | void;
 
 /** A plugin. Export it as `plugin`. */
@@ -482,6 +575,29 @@ export class Plugin {
   /** Adds a reconcile loop. Asks for the permissions that it needs. */
   controller<K extends KubernetesObject = AnyObject>(kind: WatchLike, options: ControllerOptions, reconcile: Reconcile<K>): this;
   controller<K extends KubernetesObject = AnyObject>(kind: WatchLike, reconcile: Reconcile<K>): this;
+  /**
+   * Calls a function for every change of these kinds. A kind may be a pattern, such as `apps/v1/*`.
+   * Each kind is observed once. If the function throws, the host calls it again with a growing delay.
+   */
+  observe<K = AnyObject>(kinds: WatchLike | WatchLike[], observer: (ctx: ObserverContext, change: Change<K>) => void): this;
+  /**
+   * Allows or denies requests to the API server, before it stores their objects. If the function throws, the API server denies
+   * the request, or allows it with `ignoreFailures`. The administrator must grant the webhook by its name.
+   */
+  validate<K = AnyObject>(
+    name: string,
+    options: WebhookOptions,
+    handler: (ctx: ReviewContext, review: Review<K>) => Decision | void,
+  ): this;
+  /**
+   * As `validate`, and may change the object. With `reinvoke`, the API server calls the webhook again if a later one changed the
+   * object.
+   */
+  mutate<K = AnyObject>(
+    name: string,
+    options: WebhookOptions & { reinvoke?: boolean },
+    handler: (ctx: ReviewContext, review: Review<K>) => Mutation | void,
+  ): this;
   /** Declares a counter. `name` ends in `_total`. */
   counter(name: string, help: string, labels?: string[]): Counter;
   gauge(name: string, help: string, labels?: string[]): Gauge;

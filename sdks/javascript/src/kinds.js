@@ -33,6 +33,13 @@ export function keyText(key) {
   return key.namespace ? `${key.namespace}/${key.name}` : key.name;
 }
 
+// Returns `true` if a kind, or a pattern such as `apps/v1/*`, `apps/*/*` and `*/*`, selects another kind.
+export function selects(pattern, of) {
+  if (pattern.kind !== "*") return sameKind(pattern, of);
+  const group = of.apiVersion.includes("/") ? of.apiVersion.split("/")[0] : "";
+  return ["*", of.apiVersion, `${group}/*`].includes(pattern.apiVersion);
+}
+
 /** Returns `true` if both are the same kind. */
 export function sameKind(one, two) {
   return one.apiVersion === two.apiVersion && one.kind === two.kind;

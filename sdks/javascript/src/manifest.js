@@ -66,11 +66,11 @@ export const Mapping = {
 
 /** Returns the contract's form of what an author wrote: a kind, or a watch for some of its objects. */
 export function watch(of) {
-  const { kind, namespaces = [], labels, fields, metadataOnly = false, without = [], compressed = false, when } =
+  const { kind, namespaces = [], labels, fields, metadataOnly = false, without = [], compressed = false, when, excluding = [] } =
     typeof of === "object" && !of.apiVersion ? of : { kind: of };
   return {
     of: typeMeta(kind),
-    except: [],
+    except: excluding.map(typeMeta),
     withVerbs: [],
     namespaces: [...namespaces],
     labels,
@@ -79,6 +79,29 @@ export function watch(of) {
     without: [...without],
     compressed,
     when: when?.alternatives ?? [],
+  };
+}
+
+/** Returns the contract's form of a webhook. */
+export function webhook(name, ofType, options) {
+  const { rules, reads = [], namespaces, labels, conditions = {}, timeout, ignoreFailures = false, reinvoke = false } = options;
+  if (!rules) throw new TypeError(`the webhook ${name} has no \`rules\`: they say which requests it reviews`);
+  return {
+    name,
+    ofType,
+    rules: [rules].flat().map(({ groups, versions, resources, operations = ["create", "update"] }) => ({
+      apiGroups: [...groups],
+      apiVersions: [...versions],
+      resources: [...resources],
+      operations: [...operations],
+    })),
+    onFailure: ignoreFailures ? "ignore" : "fail",
+    timeoutSeconds: timeout,
+    namespaces,
+    labels,
+    matchConditions: Object.entries(conditions),
+    reinvoke,
+    reads: reads.map(watch),
   };
 }
 

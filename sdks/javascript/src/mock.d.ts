@@ -17,12 +17,12 @@
  * does not validate by a schema, and an applied list replaces the old one. Field selectors are ignored.
  */
 
-import type { AnyObject, ClientError, Event, Kind, KubernetesObject, Plugin, Verb } from "./index.js";
+import type { AnyObject, ClientError, Event, Kind, KubernetesObject, Mutation, Operation, Plugin, Verb } from "./index.js";
 
 /** A plugin, or a function that makes one for the administrator's configuration. */
 export type Define = Plugin | ((config: any) => Plugin);
 
-/** A reconcile that failed. `failure` is what the host gets. */
+/** A call that failed. `failure` is what the host gets. */
 export class Failed extends Error {
   readonly failure: { message: string; terminal: boolean; status?: AnyObject; events: Event[] };
 }
@@ -73,6 +73,25 @@ export class MockHost {
   fail(verb: string, kind: Kind, name: string, error: ClientError): void;
   /** Calls the plugin for an object, and returns the outcome without writing it. Throws `Failed` if the reconcile fails. */
   reconcile(name: string, namespace?: string, options?: ReconcileOptions): MockOutcome;
+  /**
+   * Calls a webhook as the API server does, and returns its decision. Without `operation`, `object` is created. With `old`, `old`
+   * is changed to `object`, or deleted if `object` is missing. Throws `Failed` if the function throws.
+   */
+  review(
+    webhook: string,
+    object: KubernetesObject | undefined,
+    old?: KubernetesObject,
+    options?: {
+      operation?: Operation;
+      subresource?: string;
+      user?: { name?: string; uid?: string; groups?: string[] };
+      dryRun?: boolean;
+    },
+  ): Mutation;
+  /** Calls the functions that observe these changes. Throws `Failed` if one throws. */
+  observe(
+    ...changes: { old?: KubernetesObject; new?: KubernetesObject; merged?: number; missed?: boolean; initial?: boolean }[]
+  ): void;
   /** Reconciles and writes the outcome, until a call changes nothing. Returns the last outcome. */
   settle(name: string, namespace?: string, options?: { controller?: string }): MockOutcome;
 }

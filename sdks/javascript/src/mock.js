@@ -6,7 +6,7 @@ import { define } from "./plugin.js";
 
 const EVENT = { apiVersion: "v1", kind: "Event" };
 
-/** A reconcile that failed. */
+/** A call that failed. */
 export class Failed extends Error {
   constructor(failure) {
     super(failure.message);
@@ -86,19 +86,49 @@ export class MockHost {
     const deleting = object.metadata.deletionTimestamp !== undefined;
     [this.#loop, this.#key] = [loop, key];
     const request = { controller: loop.name, key, object, phase: phase ?? (deleting ? "deleting" : "live"), attempt, lastError };
-    const before = serve(this);
-    let result;
-    try {
-      result = this.#plugin.reconcile(request, this.#config);
-    } finally {
-      serve(before);
-    }
-    const { outcome, failure } = result;
+    const { outcome, failure } = this.#serve(() => this.#plugin.reconcile(request, this.#config));
     this.#check(outcome ?? failure, outcome?.children ?? []);
     this.events.push(...(outcome ?? failure).events);
     if (failure) throw new Failed(failure);
     if (outcome.watches) this.#asked.set(`${loop.name} ${keyText(key)}`, outcome.watches.map(({ of }) => of));
     return { ...outcome, children: outcome.children?.map(({ object }) => object) };
+  }
+
+  review(webhook, object, old, { operation, subresource, user = {}, dryRun = false } = {}) {
+    const about = object ?? old;
+    const review = {
+      operation: operation ?? (old ? (object ? "update" : "delete") : "create"),
+      of: typeMetaOf(about),
+      key: keyOf(about),
+      subresource,
+      object: copy(object ?? undefined),
+      old: copy(old),
+      user: { name: "tester", uid: "", groups: [], ...user },
+      dryRun,
+    };
+    this.#loop = undefined;
+    const { result, failure } = this.#serve(() => this.#plugin.review(webhook, review, this.#config));
+    if (failure) throw new Failed({ message: failure, terminal: false, events: [] });
+    return result.object ? { ...result, object: copy(result.object) } : result;
+  }
+
+  observe(...changes) {
+    this.#loop = undefined;
+    const told = changes.map(({ old, new: latest, merged = 1, missed = false, initial = false }) => {
+      const about = latest ?? old;
+      return { of: typeMetaOf(about), key: keyOf(about), old: copy(old), new: copy(latest), merged, missed, initial };
+    });
+    const failure = this.#serve(() => this.#plugin.observed(told, this.#config));
+    if (failure) throw new Failed({ message: failure, terminal: false, events: [] });
+  }
+
+  #serve(call) {
+    const before = serve(this);
+    try {
+      return call();
+    } finally {
+      serve(before);
+    }
   }
 
   settle(name, namespace, { controller } = {}) {
@@ -175,9 +205,12 @@ export class MockHost {
   // The host, as the plugin sees it.
 
   #readable(of, key) {
-    const { name, for: for_, owns, watches, reads } = this.#loop;
-    const asked = this.#asked.get(`${name} ${keyText(this.#key)}`) ?? [];
-    const known = [for_, ...owns, ...watches.map(({ watch }) => watch), ...reads].map((watch) => watch.of);
+    // A review, and a function that observes, belong to no loop.
+    const { controllers, webhooks, observes } = this.manifest;
+    const asked = this.#loop ? (this.#asked.get(`${this.#loop.name} ${keyText(this.#key)}`) ?? []) : [];
+    const loops = this.#loop ? [this.#loop] : controllers;
+    const cached = loops.flatMap(({ for: for_, owns, watches, reads }) => [for_, ...owns, ...watches.map(({ watch }) => watch), ...reads]);
+    const known = [...cached, ...webhooks.flatMap(({ reads }) => reads), ...observes].map((watch) => watch.of);
     if (![...known, ...asked].some((kind) => sameKind(kind, of))) {
       throw new ReadError("not-granted", `cannot read the cache: ${kindText(of)} is not cached: add it to \`reads\``);
     }

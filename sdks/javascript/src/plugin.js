@@ -1,9 +1,9 @@
 // A plugin as a value: its controllers, and what its manifest says.
 
-import { Context } from "./context.js";
+import { Context, ObserverContext, ReviewContext } from "./context.js";
 import { host } from "./host.js";
-import { keyOf, kindText, typeMeta, typeMetaOf } from "./kinds.js";
-import { permission, watch } from "./manifest.js";
+import { keyOf, keyText, kindText, sameKind, selects, typeMeta, typeMetaOf } from "./kinds.js";
+import { permission, watch, webhook } from "./manifest.js";
 
 const EVENT = { apiVersion: "v1", kind: "Event" };
 const DEFINITION = { apiVersion: "apiextensions.k8s.io/v1", kind: "CustomResourceDefinition" };
@@ -45,7 +45,7 @@ export function frames(error) {
     if (place === undefined) continue;
     const name = (v8 ?? other ?? "").replace(/[/<]+$/, "") || "a function";
     // What calls the plugin's function is of this package.
-    if (name.includes("callReconcile")) break;
+    if (name.includes("callPlugin")) break;
     found.push(`${place.replace(/:\d+$/, "").split("/").pop()} in ${name}`);
   }
   return found;
@@ -77,13 +77,48 @@ function checked(outcome) {
 const OUTCOME = ["children", "status", "requeueAfter", "watches", "events"];
 
 /** The plugin's function is called from a function of this name, which ends the stack. */
-function callReconcile(reconcile, context, object) {
-  return reconcile(context, object);
+function callPlugin(called, context, object) {
+  return called(context, object);
+}
+
+const DECISION = ["denied", "object", "code", "warnings", "audit"];
+
+/** Checks a decision where a mistake can still be told. */
+function decided(ofType, decision) {
+  if (decision === undefined || decision === null) return {};
+  if (typeof decision !== "object" || typeof decision.then === "function") {
+    throw new TypeError("a review returns a decision or nothing, and is not asynchronous");
+  }
+  const unknown = Object.keys(decision).find((name) => !DECISION.includes(name));
+  if (unknown) throw new TypeError(`a decision has no \`${unknown}\`: it has ${DECISION.join(", ")}`);
+  if (decision.object && ofType === "validating") {
+    throw new TypeError("a validating webhook changes no object: declare it with `mutate`");
+  }
+  return decision;
+}
+
+/** Returns what a function of the plugin returns, or why it failed. The log has the stack. */
+function attempted(call) {
+  try {
+    return { result: call() };
+  } catch (thrown) {
+    if (thrown instanceof Failure) return { failure: thrown.message };
+    logStack(thrown);
+    return { failure: describeError(thrown) };
+  }
+}
+
+function logStack(thrown) {
+  // V8 begins a stack with the message, and SpiderMonkey does not.
+  const stack = thrown?.stack ?? "";
+  host().log("error", stack.startsWith(String(thrown)) ? stack : `${String(thrown)}\n${stack}`, []);
 }
 
 /** A plugin. */
 export class Plugin {
   #controllers = new Map();
+  #handlers = new Map();
+  #observers = [];
   #permissions;
   #manifest;
 
@@ -136,6 +171,32 @@ export class Plugin {
     return this;
   }
 
+  observe(kinds, observer) {
+    for (const watched of (Array.isArray(kinds) ? kinds : [kinds]).map(watch)) {
+      if (this.#observers.some(({ of }) => sameKind(of, watched.of))) {
+        throw new Error(`${kindText(watched.of)} is observed twice: observe it once, with a \`Watch\` that covers both`);
+      }
+      this.#observers.push({ of: watched.of, observer });
+      this.#manifest.observes.push(watched);
+    }
+    return this;
+  }
+
+  validate(name, options, handler) {
+    return this.#webhook(name, "validating", { ...options, reinvoke: false }, handler);
+  }
+
+  mutate(name, options, handler) {
+    return this.#webhook(name, "mutating", options, handler);
+  }
+
+  #webhook(name, ofType, options, handler) {
+    if (this.#handlers.has(name)) throw new Error(`two webhooks have the name ${name}`);
+    this.#handlers.set(name, { ofType, handler });
+    this.#manifest.webhooks.push(webhook(name, ofType, options));
+    return this;
+  }
+
   counter(name, help, labels = []) {
     this.#metric(name, "counter", help, labels);
     const add = (more, ...values) => host().metric("add", name, values, more);
@@ -163,10 +224,12 @@ export class Plugin {
   /** Returns the contract's form of what the plugin is and needs. */
   manifest() {
     const controllers = [...this.#controllers.values()];
+    const read = [...this.#manifest.observes, ...this.#manifest.webhooks.flatMap(({ reads }) => reads)];
+    const reading = read.map(({ of, namespaces }) => permission({ kind: of, verbs: ["read"], namespaces }));
     return {
       ...this.#manifest,
       controllers: controllers.map(({ loop }) => loop),
-      permissions: [...controllers.flatMap(permissions), ...this.#permissions],
+      permissions: [...controllers.flatMap(permissions), ...reading, ...this.#permissions],
     };
   }
 
@@ -176,18 +239,37 @@ export class Plugin {
     if (!controller) return { failure: { message: `the plugin has no controller ${request.controller}`, terminal: true, events: [] } };
     const context = new Context(request, config);
     try {
-      const outcome = checked(callReconcile(controller.reconcile, context, request.object));
+      const outcome = checked(callPlugin(controller.reconcile, context, request.object));
       return { outcome: { ...outcome, events: [...context.events, ...(outcome.events ?? [])] } };
     } catch (thrown) {
       if (thrown instanceof Failure) {
         const { message, terminal, status, events } = thrown;
         return { failure: { message, terminal, status, events: [...context.events, ...events] } };
       }
-      // V8 begins a stack with the message, and SpiderMonkey does not.
-      const stack = thrown?.stack ?? "";
-      host().log("error", stack.startsWith(String(thrown)) ? stack : `${String(thrown)}\n${stack}`, []);
+      logStack(thrown);
       return { failure: { message: describeError(thrown), terminal: false, events: context.events } };
     }
+  }
+
+  /** Calls the function of a webhook. Returns its decision as `result`, or why it failed as `failure`. */
+  review(name, review, config = {}) {
+    const webhook = this.#handlers.get(name);
+    if (!webhook) return { failure: `the plugin has no webhook ${name}` };
+    const context = new ReviewContext(review.key, config);
+    return attempted(() => decided(webhook.ofType, callPlugin(webhook.handler, context, review)));
+  }
+
+  /** Calls the functions that observe these changes, until one fails. Returns why it failed. */
+  observed(changes, config = {}) {
+    for (const change of changes) {
+      // A kind that is observed by its name is no part of a pattern.
+      const found = this.#observers.find(({ of }) => sameKind(of, change.of)) ?? this.#observers.find(({ of }) => selects(of, change.of));
+      if (!found) continue;
+      const context = new ObserverContext(change.key, config);
+      const { failure } = attempted(() => callPlugin(found.observer, context, change));
+      if (failure) return `cannot observe ${kindText(change.of)} ${keyText(change.key)}: ${failure}`;
+    }
+    return undefined;
   }
 }
 

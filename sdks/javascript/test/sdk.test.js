@@ -55,7 +55,7 @@ test("what is thrown is told with its stack", () => {
 });
 
 test("stacks of SpiderMonkey are read", () => {
-  const error = { stack: "helper@hello.js:3:9\nreconcile/<@hello.js:7:1\ncallReconcile@hello.js:9:1\nreconcile@hello.js:11:1\n" };
+  const error = { stack: "helper@hello.js:3:9\nreconcile/<@hello.js:7:1\ncallPlugin@hello.js:9:1\nreconcile@hello.js:11:1\n" };
   assert.deepEqual(frames(error), ["hello.js:3 in helper", "hello.js:7 in reconcile"]);
 });
 
@@ -198,4 +198,73 @@ test("a kind needs a version, and watches take mappings", () => {
 test("a promise and an unknown member are refused", () => {
   assert.throws(() => run(async () => ({})), /not asynchronous/);
   assert.throws(() => run(() => ({ requeue_after: 3 })), /an outcome has no `requeue_after`/);
+});
+
+const PODS = { groups: [""], versions: ["v1"], resources: ["pods"] };
+
+const pod = (image) => named("Pod", "web", { body: { spec: { containers: [{ image }] } } });
+
+function reviewing(kind, handler, options = {}) {
+  const plugin = new Plugin("A test.")[kind]("images", { rules: PODS, ...options }, handler);
+  return new MockHost(plugin, named("ConfigMap", "policy", { body: { data: { registry: "here/" } } }));
+}
+
+test("a webhook allows or denies, and reads the cache", () => {
+  const host = reviewing("validate", (ctx, { object, user }) => {
+    const { registry } = ctx.get("v1/ConfigMap", "policy").data;
+    const foreign = object.spec.containers.find(({ image }) => !image.startsWith(registry));
+    return foreign && { denied: `${foreign.image} is not from ${registry}`, warnings: [user.name] };
+  }, { reads: ["v1/ConfigMap"], timeout: 5 });
+  assert.deepEqual(host.review("images", pod("here/web")), {});
+  const denied = host.review("images", pod("there/web"), undefined, { user: { name: "ann" } });
+  assert.deepEqual(denied, { denied: "there/web is not from here/", warnings: ["ann"] });
+  const [webhook] = host.manifest.webhooks;
+  assert.deepEqual([webhook.ofType, webhook.rules[0].operations, webhook.onFailure], ["validating", ["create", "update"], "fail"]);
+  assert.deepEqual(host.manifest.permissions.map(({ of, verbs }) => [of.kind, verbs]), [["ConfigMap", ["read"]]]);
+});
+
+test("a mutating webhook changes the object", () => {
+  const host = reviewing("mutate", (_, { operation, object }) =>
+    (operation === "update" ? { object: { ...object, spec: { containers: [{ image: "here/web" }] } } } : undefined));
+  assert.deepEqual(host.review("images", pod("web")), {});
+  assert.deepEqual(host.review("images", pod("web"), pod("old")).object.spec.containers, [{ image: "here/web" }]);
+});
+
+test("a review that throws is no answer", () => {
+  const host = reviewing("validate", (_, { operation, object }) => {
+    if (operation === "delete") throw new Failure("the policy is not valid");
+    return { object };
+  });
+  assert.throws(() => host.review("images", undefined, pod("web")), /^Failed: the policy is not valid$/);
+  assert.equal(host.logs.length, 0);
+  assert.throws(() => host.review("images", pod("web")), /TypeError: a validating webhook changes no object/);
+  assert.equal(host.logs.length, 1);
+  assert.throws(() => host.review("other", pod("web")), /no webhook other/);
+  const mistaken = reviewing("validate", () => ({ deny: "no" }));
+  assert.throws(() => mistaken.review("images", pod("web")), /a decision has no `deny`/);
+});
+
+test("a review reads only what is declared", () => {
+  const host = reviewing("validate", (ctx) => ctx.get("v1/Secret", "password"));
+  assert.throws(() => host.review("images", pod("web")), /v1\/Secret is not cached/);
+});
+
+test("changes go to the function that observes their kind", () => {
+  const seen = [];
+  const plugin = new Plugin("A test.")
+    .observe({ kind: "*/*", excluding: ["v1/Event"] }, (_, { of }) => seen.push(["any", of.kind]))
+    .observe("v1/Pod", (ctx, change) => seen.push([ctx.key.name, change.new === undefined, change.initial]));
+  const host = new MockHost(plugin);
+  host.observe({ new: pod("a"), initial: true }, { new: named("Secret", "s") }, { old: pod("a") });
+  assert.deepEqual(seen, [["web", false, true], ["any", "Secret"], ["web", true, false]]);
+  assert.deepEqual(host.manifest.permissions.map(({ of, verbs }) => [of.kind, verbs]), [["*", ["read"]], ["Pod", ["read"]]]);
+  assert.throws(() => plugin.observe("v1/Pod", () => {}), /v1\/Pod is observed twice/);
+});
+
+test("a change that cannot be observed is named", () => {
+  const plugin = new Plugin("A test.").observe("v1/Pod", () => {
+    throw new RangeError("no apples left");
+  });
+  const told = /cannot observe v1\/Pod shop\/web: RangeError: no apples left, at sdk\.test\.js:/;
+  assert.throws(() => new MockHost(plugin).observe({ new: pod("a") }), told);
 });

@@ -4,6 +4,7 @@ import pytest
 from pilothouse import (
     ClientError,
     Context,
+    Decision,
     Error,
     HttpPermission,
     Index,
@@ -13,11 +14,13 @@ from pilothouse import (
     Plugin,
     Predicate,
     ReadError,
+    Rule,
+    User,
     Watch,
     crd,
     set_condition,
 )
-from pilothouse.mock import Failed, MockHost, matches, values
+from pilothouse.mock import Failed, MockHost, change_to, matches, values
 
 SITE = {"apiVersion": "example.com/v1", "kind": "Site", "metadata": {"name": "web", "namespace": "shop"}, "spec": {}}
 
@@ -256,3 +259,92 @@ def test_a_kind_needs_a_version_and_watches_take_mappings():
 def test_what_is_not_json_is_a_failure_of_the_plugin():
     with pytest.raises(TypeError, match="not JSON serializable"):
         run(lambda ctx, site: Outcome(status={"at": object()}))
+
+
+PODS = Rule([""], ["v1"], ["pods"])
+
+
+def pod(image: str) -> dict:
+    return named("Pod", "web", spec={"containers": [{"image": image}]})
+
+
+def reviewing(kind: str, handler, **options) -> MockHost:
+    plugin = Plugin("A test.")
+    getattr(plugin, kind)("images", PODS, **options)(handler)
+    return MockHost(plugin, named("ConfigMap", "policy", data={"registry": "here/"}))
+
+
+def test_a_webhook_allows_or_denies_and_reads_the_cache():
+    def images(ctx, review):
+        registry = ctx.get("v1/ConfigMap", "policy")["data"]["registry"]
+        for container in review.object["spec"]["containers"]:
+            if not container["image"].startswith(registry):
+                return Decision(denied=f"{container['image']} is not from {registry}", warnings=[review.user.name])
+
+    host = reviewing("validate", images, reads=["v1/ConfigMap"], labels="app", timeout=5)
+    assert host.review("images", pod("here/web")) == Decision()
+    denied = host.review("images", pod("there/web"), user=User("ann"))
+    assert denied == Decision(denied="there/web is not from here/", warnings=["ann"])
+    (webhook,) = host.manifest.webhooks
+    assert (webhook.name, webhook.of_type, webhook.rules) == ("images", "validating", [PODS])
+    assert [(p.kind, list(p.verbs)) for p in host.manifest.permissions] == [("v1/ConfigMap", ["read"])]
+
+
+def test_a_mutating_webhook_changes_the_object():
+    def pulled(ctx, review):
+        changed = {**review.object, "spec": {"containers": [{"image": "here/web"}]}}
+        return Decision(object=changed) if review.operation == "update" else None
+
+    host = reviewing("mutate", pulled)
+    assert host.review("images", pod("web")).object is None
+    assert host.review("images", pod("web"), pod("old")).object["spec"]["containers"] == [{"image": "here/web"}]
+
+
+def test_a_review_that_fails_is_no_answer():
+    def fails(ctx, review):
+        if review.operation == "delete":
+            raise Error("the policy is not valid")
+        return Decision(object=review.object)
+
+    host = reviewing("validate", fails)
+    with pytest.raises(Failed, match="^the policy is not valid$"):
+        host.review("images", None, pod("web"))
+    assert host.logs == []
+    with pytest.raises(Failed, match="TypeError: a validating webhook changes no object"):
+        host.review("images", pod("web"))
+    assert "Traceback" in host.logs[0].message
+    with pytest.raises(Failed, match="no webhook other"):
+        host.review("other", pod("web"))
+
+
+def test_a_review_reads_only_what_is_declared():
+    host = reviewing("validate", lambda ctx, review: ctx.get("v1/Secret", "password"))
+    with pytest.raises(Failed, match="v1/Secret is not cached"):
+        host.review("images", pod("web"))
+
+
+def test_changes_go_to_the_function_that_observes_their_kind():
+    plugin, seen = Plugin("A test."), []
+    plugin.observe(Watch("*/*", excluding=["v1/Event"]))(lambda ctx, change: seen.append(("any", str(change.of))))
+
+    @plugin.observe("v1/Pod")
+    def pods(ctx, change):
+        seen.append((str(ctx.key), change.new is None, change.initial))
+
+    host = MockHost(plugin)
+    host.observe(change_to(pod("a"), initial=True), change_to(named("Secret", "s")), change_to(None, pod("a")))
+    assert seen == [("shop/web", False, True), ("any", "v1/Secret"), ("shop/web", True, False)]
+    assert [(p.kind, list(p.verbs)) for p in host.manifest.permissions] == [("*/*", ["read"]), ("v1/Pod", ["read"])]
+    with pytest.raises(ValueError, match="v1/Pod is observed twice"):
+        plugin.observe("v1/Pod")(pods)
+
+
+def test_a_change_that_cannot_be_observed_is_named():
+    plugin = Plugin("A test.")
+
+    @plugin.observe("v1/Pod")
+    def pods(ctx, change):
+        raise ValueError("no apples left")
+
+    with pytest.raises(Failed, match="^cannot observe v1/Pod shop/web: ValueError: no apples left, at test_sdk.py:"):
+        MockHost(plugin).observe(change_to(pod("a")))

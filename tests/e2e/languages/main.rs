@@ -3,6 +3,7 @@
 //! A toolchain is installed into `target/languages`. Where that cannot be done, the test is ignored and says why.
 
 mod hellos;
+mod policies;
 mod probes;
 mod sdks;
 mod toolchains;
@@ -23,6 +24,10 @@ fn main() -> ExitCode {
             python_greets,
             typescript_greets,
             go_greets,
+        }
+        policies {
+            python_reviews_and_observes,
+            typescript_reviews_and_observes,
         }
         sdks {
             python_passes_its_tests_and_can_be_published,

@@ -64,9 +64,13 @@ pub(crate) fn javascript(project: &Path) -> Result<Vec<u8>> {
 
 /// Checks the types of a project in TypeScript, and runs its tests.
 pub(crate) fn typescript_tests(project: &Path) -> Result<()> {
-    let project = javascript_project(project)?;
-    run(javascript_tool("tsc")?.current_dir(&project))?;
-    run(javascript_tool("pilothouse-test")?.current_dir(&project))
+    types_of(project)?;
+    run(javascript_tool("pilothouse-test")?.current_dir(javascript_project(project)?))
+}
+
+/// Checks the types of a project in TypeScript.
+pub(crate) fn types_of(project: &Path) -> Result<()> {
+    run(javascript_tool("tsc")?.current_dir(javascript_project(project)?))
 }
 
 /// Runs the tests of a project in JavaScript.

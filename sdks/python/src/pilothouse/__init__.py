@@ -15,6 +15,7 @@ retries, applies children and status, and deletes children that are no longer wa
         return Outcome(children=[greeting])
 """
 
+from .admission import Decision, Review, ReviewContext, User
 from .context import HERE, Client, Context, Http, Log, Response, set_condition
 from .host import ClientError, HttpError, ReadError
 from .kinds import Key, Kind, Object, TypeMeta, key_of, type_meta, type_meta_of
@@ -27,9 +28,11 @@ from .manifest import (
     Mapping,
     Permission,
     Predicate,
+    Rule,
     Watch,
     crd,
 )
+from .observer import Change, ObserverContext
 from .outcome import Child, Error, Event, Failure, Outcome
 from .plugin import Counter, Gauge, Histogram, Plugin
 
@@ -38,12 +41,14 @@ __version__ = "0.1.0"
 __all__ = [
     "CONDITIONS",
     "HERE",
+    "Change",
     "Child",
     "Client",
     "ClientError",
     "Column",
     "Context",
     "Counter",
+    "Decision",
     "Error",
     "Event",
     "Failure",
@@ -59,13 +64,18 @@ __all__ = [
     "Manifest",
     "Mapping",
     "Object",
+    "ObserverContext",
     "Outcome",
     "Permission",
     "Plugin",
     "Predicate",
     "ReadError",
     "Response",
+    "Review",
+    "ReviewContext",
+    "Rule",
     "TypeMeta",
+    "User",
     "Watch",
     "crd",
     "key_of",

@@ -13,6 +13,7 @@ import argparse
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,15 @@ from pathlib import Path
 from .plugin import define
 
 WIT = Path(__file__).parent / "wit"
+
+#: What a plugin of this SDK exports. The host calls what the manifest has.
+WORLD = """
+world python {
+    include plugin;
+    include observing;
+    include admitting;
+}
+"""
 
 
 class Refused(Exception):
@@ -58,11 +68,15 @@ def build(folder: Path, output: Path | None = None) -> Path:
         app.write_text(
             "from pilothouse.component import exported\n"
             f"from {module} import {variable} as plugin\n\n"
-            "Controller = exported(plugin)\n"
+            "Controller, Observer, Admission = exported(plugin)\n"
         )
+        wit = Path(scratch) / "wit"
+        shutil.copytree(WIT, wit)
+        with open(wit / "plugin.wit", "a") as world:
+            world.write(WORLD)
         # Renamed into place, so that a host that watches the folder never loads half a file.
         made = output.parent / f".{output.name}.{os.getpid()}"
-        command = [tool(), "--quiet", "--wit-path", str(WIT), "--world", "plugin", "componentize", "pilothouse_app"]
+        command = [tool(), "--quiet", "--wit-path", str(wit), "--world", "python", "componentize", "pilothouse_app"]
         # The SDK comes from where it is installed, also if that is a folder beside the environment.
         sources = [scratch, *map(str, paths), str(Path(__file__).parent.parent)]
         command += [part for source in sources for part in ("--python-path", source)]

@@ -7,13 +7,17 @@ from typing import Any, Literal, Optional
 
 from componentize_py_types import Err
 from wit_world import exports
+from wit_world.exports import admission as reviews
 from wit_world.exports import controller as wire
+from wit_world.exports import observer as observes
 from wit_world.imports import cache, client, clock, http, log, metrics, random, types
 
+from .admission import Decision, Review, User
 from .host import ClientCall, ClientError, HttpError, Level, Query, ReadError, serve
 from .host import Request as HttpRequest
 from .kinds import Key, Object, TypeMeta, type_meta
-from .manifest import ControllerManifest, Manifest, Mapping, Metric, Permission, Test, Watch
+from .manifest import ControllerManifest, Manifest, Mapping, Metric, Permission, Test, Watch, Webhook
+from .observer import Change
 from .outcome import Error, Event, Failure, Outcome, describe_exception
 from .plugin import Define, Plugin, Request, define
 
@@ -195,14 +199,14 @@ def wire_manifest(manifest: Manifest) -> wire.Manifest:
         manifest.description,
         [wire_controller(loop) for loop in manifest.controllers],
         [wire.Index(index.name, wire_kind(type_meta(index.kind)), index.path) for index in manifest.indexes],
-        [],
+        [wire_watch(watch) for watch in manifest.observes],
         [wire_permission(permission) for permission in manifest.permissions],
         [text(crd) for crd in manifest.crds],
         optional(manifest.config_schema),
         variant(wire.InstancePolicy, manifest.instances),
         [wire_metric(metric) for metric in manifest.metrics],
         [wire.HttpPermission(rule.host, rule.port, rule.plain, list(rule.methods)) for rule in manifest.http],
-        [],
+        [wire_webhook(webhook) for webhook in manifest.webhooks],
     )
 
 
@@ -225,7 +229,7 @@ def wire_watch(watch: Watch) -> wire.Watch:
     alternatives = [] if watch.when is None else watch.when.alternatives
     return wire.Watch(
         wire_kind(type_meta(watch.kind)),
-        [],
+        [wire_kind(type_meta(kind)) for kind in watch.excluding],
         [],
         list(watch.namespaces),
         watch.labels,
@@ -234,6 +238,29 @@ def wire_watch(watch: Watch) -> wire.Watch:
         list(watch.without),
         watch.compressed,
         [[wire.Condition(wire_test(test), test.negated) for test in tests] for tests in alternatives],
+    )
+
+
+def wire_webhook(webhook: Webhook) -> wire.Webhook:
+    return wire.Webhook(
+        webhook.name,
+        variant(wire.WebhookType, webhook.of_type),
+        [
+            wire.WebhookRule(
+                list(rule.groups),
+                list(rule.versions),
+                list(rule.resources),
+                [variant(types.Operation, operation) for operation in rule.operations],
+            )
+            for rule in webhook.rules
+        ],
+        variant(wire.FailurePolicy, "ignore" if webhook.ignore_failures else "fail"),
+        webhook.timeout,
+        webhook.namespaces,
+        webhook.labels,
+        list(webhook.conditions.items()),
+        webhook.reinvoke,
+        [wire_watch(watch) for watch in webhook.reads],
     )
 
 
@@ -305,8 +332,36 @@ def wire_failure(failure: Failure) -> wire.Failure:
     return wire.Failure(failure.message, failure.terminal, optional(failure.status), events)
 
 
-def exported(plugin: Define) -> type:
-    """Returns the class that componentize-py exports as the contract's `controller`."""
+def wire_decision(decision: Decision) -> reviews.Decision:
+    return reviews.Decision(decision.denied, decision.code, list(decision.warnings), list(decision.audit.items()))
+
+
+def review_of(review: reviews.Review) -> Review:
+    return Review(
+        spelled(review.operation),
+        TypeMeta(review.of.api_version, review.of.kind),
+        Key(review.key.namespace, review.key.name),
+        None if review.object is None else json.loads(review.object),
+        None if review.old is None else json.loads(review.old),
+        User(review.user.name, review.user.uid, review.user.groups),
+        review.subresource,
+        review.dry_run,
+    )
+
+
+def change_of(change: observes.Change) -> Change:
+    return Change(
+        TypeMeta(change.of.api_version, change.of.kind),
+        None if change.old is None else json.loads(change.old),
+        None if change.new is None else json.loads(change.new),
+        change.merged,
+        change.missed,
+        change.initial,
+    )
+
+
+def exported(plugin: Define) -> tuple[type, type, type]:
+    """Returns the classes that componentize-py exports: the contract's `controller`, `observer` and `admission`."""
     defined: dict[str, tuple[Plugin, Object]] = {}
 
     def configured(config: str) -> tuple[Plugin, Object]:
@@ -345,4 +400,35 @@ def exported(plugin: Define) -> type:
                 result = Failure(describe_exception(error))
             raise Err(wire_failure(result))
 
-    return Controller
+    class Observer(exports.Observer):
+        def observe(self, config: str, changes: list[observes.Change]) -> None:
+            serve(ComponentHost())
+            try:
+                served, value = configured(config)
+                failed = served.observed([change_of(change) for change in changes], value)
+            except Exception as error:
+                # The plugin cannot be made.
+                failed = describe_exception(error)
+            if failed is not None:
+                raise Err(failed)
+
+    class Admission(exports.Admission):
+        def validate(self, config: str, review: reviews.Review) -> reviews.Decision:
+            return self._decide(config, review)[0]
+
+        def mutate(self, config: str, review: reviews.Review) -> tuple[reviews.Decision, Optional[str]]:
+            return self._decide(config, review)
+
+        def _decide(self, config: str, review: reviews.Review) -> tuple[reviews.Decision, Optional[str]]:
+            serve(ComponentHost())
+            try:
+                served, value = configured(config)
+                decision = served.review(review.webhook, review_of(review), value)
+                if isinstance(decision, Decision):
+                    return wire_decision(decision), optional(decision.object)
+            except Exception as error:
+                # The object holds what JSON does not have, or the plugin cannot be made.
+                decision = describe_exception(error)
+            raise Err(decision)
+
+    return Controller, Observer, Admission

@@ -1,4 +1,4 @@
-"""What a reconcile knows about its call, and what it can call in the host."""
+"""What a function knows about its call, and what it can call in the host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ POD = TypeMeta("v1", "Pod")
 
 class _Here:
     def __repr__(self) -> str:
-        return "the namespace of the reconciled object"
+        return "the namespace of the call's object"
 
 
-#: Stands for the namespace of the reconciled object.
+#: Stands for the namespace of the object that the call is about.
 HERE: Any = _Here()
 
 
@@ -229,44 +229,20 @@ def _encode(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-class Context:
-    """One call of a reconcile."""
+class CallContext:
+    """What every function can call in the host."""
 
-    def __init__(
-        self,
-        *,
-        controller: str,
-        key: Key,
-        phase: Phase,
-        generation: Optional[int],
-        attempt: int = 1,
-        last_error: Optional[str] = None,
-        config: Optional[Object] = None,
-    ) -> None:
-        #: The controller's name in the manifest.
-        self.controller = controller
-        #: The key of the reconciled object.
+    def __init__(self, key: Key, config: Optional[Object] = None) -> None:
+        #: The key of the object that the call is about.
         self.key = key
-        #: `live`, `deleting`, or `gone` with the last known state of the object.
-        self.phase = phase
-        #: 1 for the first attempt after a success.
-        self.attempt = attempt
-        #: Why the previous attempt failed, if `attempt` is greater than 1.
-        self.last_error = last_error
         #: The administrator's configuration.
         self.config = config or {}
         self.log = Log()
-        self.http = Http()
-        self.client = Client(key.namespace)
-        #: What `event` added.
-        self.events: list[Event] = []
-        self._generation = generation
 
     def get(self, kind: Kind, name: str, namespace: Optional[str] = HERE) -> Optional[Object]:
         """Returns an object of the cache, or `None` if the cluster has no such object.
 
-        The namespace is that of the reconciled object, unless another is given. `None` is for cluster-scoped kinds. The
-        reconcile runs again when the object changes, appears or goes.
+        The namespace is that of the call's object, unless another is given. `None` is for cluster-scoped kinds.
         """
         return host().get(type_meta(kind), Key(self._namespace(namespace), name))
 
@@ -282,9 +258,8 @@ class Context:
     ) -> Iterator[Object]:
         """Iterates over objects of the cache, ordered by namespace and name.
 
-        The namespace is that of the reconciled object. `None` selects all namespaces, or a cluster-scoped kind. `index`
-        is the name of an index in the manifest and a value. With `fields`, only these field paths are returned. The
-        reconcile runs again when the list changes.
+        The namespace is that of the call's object. `None` selects all namespaces, or a cluster-scoped kind. `index` is the
+        name of an index in the manifest and a value. With `fields`, only these field paths are returned.
         """
         query = Query(type_meta(kind), self._namespace(namespace), labels, index, fields, page_size)
         while True:
@@ -301,13 +276,54 @@ class Context:
         labels: Optional[str] = None,
         index: Optional[tuple[str, str]] = None,
     ) -> Iterator[Key]:
-        """Iterates over the keys of objects of the cache: as `list`, for less. Changes of the objects do not wake."""
+        """Iterates over the keys of objects of the cache: as `list`, for less. Changes of the objects wake no reconcile."""
         query = Query(type_meta(kind), self._namespace(namespace), labels, index)
         while True:
             items, query.after = host().keys(query)
             yield from items
             if query.after is None:
                 return
+
+    def now(self) -> datetime:
+        """Returns when this call began. The time stays the same during the call."""
+        return datetime.fromtimestamp(host().now() / 1000, timezone.utc)
+
+    def random(self, count: int) -> bytes:
+        """Returns random bytes from the host's generator, fit for secrets. At most 65,536."""
+        return host().random(count)
+
+    def _namespace(self, namespace: Optional[str]) -> Optional[str]:
+        return self.key.namespace if namespace is HERE else namespace
+
+
+class Context(CallContext):
+    """One call of a reconcile. Its reads are tracked: the reconcile runs again when their results change."""
+
+    def __init__(
+        self,
+        *,
+        controller: str,
+        key: Key,
+        phase: Phase,
+        generation: Optional[int],
+        attempt: int = 1,
+        last_error: Optional[str] = None,
+        config: Optional[Object] = None,
+    ) -> None:
+        super().__init__(key, config)
+        #: The controller's name in the manifest.
+        self.controller = controller
+        #: `live`, `deleting`, or `gone` with the last known state of the object.
+        self.phase = phase
+        #: 1 for the first attempt after a success.
+        self.attempt = attempt
+        #: Why the previous attempt failed, if `attempt` is greater than 1.
+        self.last_error = last_error
+        self.http = Http()
+        self.client = Client(key.namespace)
+        #: What `event` added.
+        self.events: list[Event] = []
+        self._generation = generation
 
     def event(
         self,
@@ -324,14 +340,6 @@ class Context:
         subject = None if about is None else (type_meta_of(about), key_of(about))
         self.events.append(Event(reason, message, "Warning" if warning else "Normal", subject))
 
-    def now(self) -> datetime:
-        """Returns when this call began. The time stays the same during the call."""
-        return datetime.fromtimestamp(host().now() / 1000, timezone.utc)
-
-    def random(self, count: int) -> bytes:
-        """Returns random bytes from the host's generator, fit for secrets. At most 65,536."""
-        return host().random(count)
-
     def condition(self, type: str, status: Union[bool, str], reason: str, message: str = "") -> Object:
         """Returns a condition of the reconciled object, for `set_condition`."""
         condition = {
@@ -344,9 +352,6 @@ class Context:
         if self._generation is not None:
             condition["observedGeneration"] = self._generation
         return condition
-
-    def _namespace(self, namespace: Optional[str]) -> Optional[str]:
-        return self.key.namespace if namespace is HERE else namespace
 
 
 def set_condition(conditions: Optional[Sequence[Object]], new: Object) -> list[Object]:

@@ -9,6 +9,7 @@ from typing import Literal, Optional, Sequence, Union
 from .kinds import Kind, Object, type_meta
 
 Verb = Literal["read", "create", "update", "patch", "apply", "delete"]
+Operation = Literal["create", "update", "delete", "connect"]
 Subresource = Literal["status", "scale", "eviction", "log", "approval", "ephemeral-containers", "resize"]
 
 
@@ -102,6 +103,8 @@ class Watch:
     compressed: bool = False
     #: Which changes matter. `None` means every change.
     when: Optional[Predicate] = None
+    #: Kinds that are no part of a pattern, for `Plugin.observe`. They may be patterns themselves.
+    excluding: Sequence[Kind] = ()
 
 
 WatchLike = Union[Kind, Watch]
@@ -200,6 +203,36 @@ class Metric:
 
 
 @dataclass
+class Rule:
+    """Which requests a webhook reviews. `*` is allowed in each list."""
+
+    #: `""` is the core group.
+    groups: Sequence[str]
+    versions: Sequence[str]
+    #: Plural names, such as `pods`, `pods/status` and `pods/*`.
+    resources: Sequence[str]
+    operations: Sequence[Operation] = ("create", "update")
+
+
+@dataclass
+class Webhook:
+    """A webhook of the API server: see `Plugin.validate` and `Plugin.mutate`."""
+
+    name: str
+    of_type: Literal["validating", "mutating"]
+    rules: list[Rule]
+    reads: list[Watch]
+    namespaces: Optional[str]
+    labels: Optional[str]
+    #: The name of each match condition, and its CEL expression.
+    conditions: dict[str, str]
+    #: Seconds.
+    timeout: Optional[int]
+    ignore_failures: bool
+    reinvoke: bool
+
+
+@dataclass
 class ControllerManifest:
     """One reconcile loop."""
 
@@ -230,6 +263,8 @@ class Manifest:
     instances: Literal["reuse", "fresh"]
     metrics: list[Metric]
     http: list[HttpPermission]
+    observes: list[Watch]
+    webhooks: list[Webhook]
 
 
 #: The schema of `conditions` in a status. Server-side apply merges the list by `type`.

@@ -20,19 +20,21 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from random import Random
-from typing import Any, Iterable, Literal, Optional, Union
+from typing import Any, Callable, Iterable, Literal, Optional, Union
 
+from .admission import Decision, Review, User
 from .context import Phase
 from .host import ClientCall, ClientError, HttpError, Level, Query, ReadError, serve
 from .host import Request as HttpRequest
 from .kinds import Key, Kind, Object, TypeMeta, key_of, type_meta, type_meta_of
-from .manifest import Permission
+from .manifest import Operation, Permission
+from .observer import Change
 from .outcome import Event, Failure, Outcome
 from .plugin import EVENT, Define, Request, define
 
 
 class Failed(Exception):
-    """A reconcile that failed. `failure` is what the host gets."""
+    """A call that failed. `failure` is what the host gets."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -68,7 +70,8 @@ class MockHost:
         self._refused = {(verb, type_meta(kind)) for verb, kind in refuse}
         self._random = Random(0)
         self._objects: dict[tuple[TypeMeta, Key], Object] = {}
-        self._controller = ""
+        #: The controller of the present call. `None` in a review, and while changes are observed.
+        self._controller: Optional[str] = None
         self._asked: dict[tuple[str, Key], set[TypeMeta]] = {}
         self._failures: list[tuple[str, TypeMeta, str, ClientError]] = []
         self._responses: dict[tuple[str, str], tuple[int, list[tuple[str, str]], bytes]] = {}
@@ -145,11 +148,7 @@ class MockHost:
         request = Request(loop.name, key, copy.deepcopy(obj), phase or ("deleting" if deleting else "live"))
         request.attempt, request.last_error = attempt, last_error
         self._controller, self._key = loop.name, key
-        before = serve(self)
-        try:
-            result = self._plugin.reconcile(request, self._config)
-        finally:
-            serve(before)
+        result = self._serve(lambda: self._plugin.reconcile(request, self._config))
         self._check(result)
         self.events += result.events
         if isinstance(result, Failure):
@@ -170,6 +169,57 @@ class MockHost:
             if self._version == before or parent is None:
                 return outcome
         raise AssertionError(f"{key} has not settled after 100 calls: each call changes something")
+
+    def review(
+        self,
+        webhook: str,
+        obj: Optional[Object],
+        old: Optional[Object] = None,
+        *,
+        operation: Optional[Operation] = None,
+        subresource: Optional[str] = None,
+        user: Union[str, User] = "tester",
+        dry_run: bool = False,
+    ) -> Decision:
+        """Calls a webhook as the API server does, and returns its decision. Raises `Failed` if the function fails.
+
+        Without `operation`, `obj` is created. With `old`, `old` is changed to `obj`, or is deleted if `obj` is `None`.
+        """
+        about = _json(obj or old)
+        implied: Operation = "create" if old is None else "update" if obj is not None else "delete"
+        review = Review(
+            operation or implied,
+            type_meta_of(about),
+            key_of(about),
+            copy.deepcopy(obj),
+            copy.deepcopy(old),
+            user if isinstance(user, User) else User(user),
+            subresource,
+            dry_run,
+        )
+        self._controller = None
+        result = self._serve(lambda: self._plugin.review(webhook, review, self._config))
+        if not isinstance(result, Decision):
+            raise Failed(Failure(result))
+        _json(result.object)
+        return result
+
+    def observe(self, *changes: Change) -> None:
+        """Calls the functions that observe these changes. Raises `Failed` if one fails.
+
+        `host.observe(change_to(pod))` tells that a Pod was added: see `change_to`.
+        """
+        self._controller = None
+        failed = self._serve(lambda: self._plugin.observed(copy.deepcopy(changes), self._config))
+        if failed is not None:
+            raise Failed(Failure(failed))
+
+    def _serve(self, call: Callable[[], Any]) -> Any:
+        before = serve(self)
+        try:
+            return call()
+        finally:
+            serve(before)
 
     def _loop(self, name: Optional[str]) -> Any:
         loops = self.manifest.controllers
@@ -231,9 +281,14 @@ class MockHost:
     # The host, as the plugin sees it.
 
     def _readable(self, of: TypeMeta, key: Key) -> None:
-        loop = self._loop(self._controller)
-        declared = [loop.for_, *loop.owns, *(watch for watch, _ in loop.watches), *loop.reads]
-        known = {type_meta(watch.kind) for watch in declared} | self._asked.get((loop.name, self._key), set())
+        loops, asked = self.manifest.controllers, set()
+        if self._controller is not None:
+            loops = [self._loop(self._controller)]
+            asked = self._asked.get((self._controller, self._key), set())
+        declared = [watch for loop in loops for watch in (loop.for_, *loop.owns, *loop.reads)]
+        declared += [watch for loop in loops for watch, _ in loop.watches]
+        declared += [watch for webhook in self.manifest.webhooks for watch in webhook.reads]
+        known = {type_meta(watch.kind) for watch in (*declared, *self.manifest.observes)} | asked
         if of not in known:
             raise ReadError("not-granted", f"cannot read the cache: {of} is not cached: add it to `reads`")
         if not self._may("read", of, key):
@@ -357,6 +412,11 @@ class MockHost:
 
     def random(self, count: int) -> bytes:
         return self._random.randbytes(count)
+
+
+def change_to(new: Optional[Object], old: Optional[Object] = None, *, initial: bool = False) -> Change:
+    """Returns the change of an object. `old` is `None` if the object was added, `new` if it was deleted."""
+    return Change(type_meta_of(new or old or {}), old, new, initial=initial)
 
 
 def _json(value: Any) -> Any:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Literal, Optional, Sequence, Union
 from typing import Mapping as Dict
 
-from .context import Context, Phase
+from .admission import Decision, Review, ReviewContext, decided
+from .context import Context, Log, Phase
 from .host import host
 from .kinds import Key, Kind, Object, TypeMeta, type_meta
 from .manifest import (
@@ -19,13 +20,18 @@ from .manifest import (
     Metric,
     Permission,
     Predicate,
+    Rule,
     Watch,
     WatchLike,
+    Webhook,
     watch,
 )
+from .observer import Change, ObserverContext
 from .outcome import Error, Failure, Outcome, describe_exception
 
 Reconcile = Callable[[Context, Object], Optional[Outcome]]
+Handler = Callable[[ReviewContext, Review], Optional[Decision]]
+Observe = Callable[[ObserverContext, Change], None]
 
 EVENT = TypeMeta("v1", "Event")
 DEFINITION = TypeMeta("apiextensions.k8s.io/v1", "CustomResourceDefinition")
@@ -114,6 +120,14 @@ class Controller:
         return needed
 
 
+def selects(pattern: TypeMeta, of: TypeMeta) -> bool:
+    """Returns `True` if a kind, or a pattern such as `apps/v1/*`, `apps/*/*` and `*/*`, selects another kind."""
+    if pattern.kind != "*":
+        return pattern == of
+    group = of.api_version.rpartition("/")[0]
+    return pattern.api_version in ("*", of.api_version, f"{group}/*")
+
+
 def watches_of(kinds: Union[WatchLike, Iterable[WatchLike]]) -> list[Watch]:
     """Returns the watches for one kind, or for several."""
     return [watch(of) for of in ([kinds] if isinstance(kinds, (str, TypeMeta, Watch)) else kinds)]
@@ -141,12 +155,14 @@ class Plugin:
         instances: Literal["reuse", "fresh"] = "reuse",
     ) -> None:
         self._controllers: dict[str, Controller] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._observers: list[tuple[TypeMeta, Observe]] = []
         self._permissions = list(permissions)
         definitions = [crd["metadata"]["name"] for crd in crds]
         if definitions:
             self._permissions.append(Permission(DEFINITION, ["apply"], names=definitions))
         self._manifest = Manifest(
-            version, description, [], list(indexes), [], list(crds), config_schema, instances, [], list(http)
+            version, description, [], list(indexes), [], list(crds), config_schema, instances, [], list(http), [], []
         )
 
     def controller(
@@ -208,6 +224,83 @@ class Plugin:
 
         return decorate
 
+    def observe(self, *kinds: WatchLike) -> Callable[[Observe], Observe]:
+        """Makes a function get every change of these kinds. Asks for the permission to read them.
+
+        A kind may be a pattern: `apps/v1/*`, `apps/*/*` for a group, `*/*` for all. Each kind is observed once. If the
+        function raises an exception, the host calls it again with a growing delay.
+        """
+
+        def decorate(function: Observe) -> Observe:
+            for observed in watches_of(kinds):
+                of = type_meta(observed.kind)
+                if any(before == of for before, _ in self._observers):
+                    raise ValueError(f"{of} is observed twice: observe it once, with a `Watch` that covers both")
+                self._observers.append((of, function))
+                self._manifest.observes.append(observed)
+            return function
+
+        return decorate
+
+    def validate(self, name: str, rules: Union[Rule, Iterable[Rule]], **options: Any) -> Callable[[Handler], Handler]:
+        """Makes a function allow or deny requests to the API server, before it stores their objects.
+
+        It returns a `Decision`, or `None` to allow the request. If it raises an exception, the API server denies the
+        request, or allows it with `ignore_failures`. The administrator must grant the webhook by its name.
+
+        - `reads`: kinds that the function reads from the cache.
+        - `namespaces`, `labels`: label selectors over the namespace of the object, and over the object.
+        - `conditions`: match conditions, a CEL expression for each name.
+        - `timeout`: seconds that the API server waits, 1 to 30, 10 by default.
+        - `ignore_failures=True`: the API server allows a request that nobody reviewed.
+        """
+        return self._webhook(name, "validating", rules, **options)
+
+    def mutate(
+        self, name: str, rules: Union[Rule, Iterable[Rule]], *, reinvoke: bool = False, **options: Any
+    ) -> Callable[[Handler], Handler]:
+        """As `validate`. The function may also change the object: it returns `Decision(object=changed)`.
+
+        `reinvoke=True`: the API server calls the webhook again if a later one changed the object.
+        """
+        return self._webhook(name, "mutating", rules, reinvoke=reinvoke, **options)
+
+    def _webhook(
+        self,
+        name: str,
+        of_type: Literal["validating", "mutating"],
+        rules: Union[Rule, Iterable[Rule]],
+        *,
+        reads: Iterable[WatchLike] = (),
+        namespaces: Optional[str] = None,
+        labels: Optional[str] = None,
+        conditions: Optional[dict[str, str]] = None,
+        timeout: Optional[int] = None,
+        ignore_failures: bool = False,
+        reinvoke: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        if name in self._handlers:
+            raise ValueError(f"two webhooks have the name {name}")
+        webhook = Webhook(
+            name,
+            of_type,
+            [rules] if isinstance(rules, Rule) else list(rules),
+            watches_of(reads),
+            namespaces,
+            labels,
+            conditions or {},
+            timeout,
+            ignore_failures,
+            reinvoke,
+        )
+        self._manifest.webhooks.append(webhook)
+
+        def decorate(handler: Handler) -> Handler:
+            self._handlers[name] = handler
+            return handler
+
+        return decorate
+
     def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> Counter:
         """Declares a counter. `name` ends in `_total`."""
         self._manifest.metrics.append(Metric(name, "counter", help, labels))
@@ -226,11 +319,17 @@ class Plugin:
     def manifest(self) -> Manifest:
         """Returns what the plugin is and needs."""
         controllers = self._controllers.values()
+        read = [*self._manifest.observes, *(watch for webhook in self._manifest.webhooks for watch in webhook.reads)]
+        reading = [Permission(watch.kind, ["read"], namespaces=watch.namespaces) for watch in read]
         return Manifest(
             **{
                 **vars(self._manifest),
                 "controllers": [controller.manifest for controller in controllers],
-                "permissions": [p for controller in controllers for p in controller.permissions()] + self._permissions,
+                "permissions": [
+                    *(permission for controller in controllers for permission in controller.permissions()),
+                    *reading,
+                    *self._permissions,
+                ],
             }
         )
 
@@ -263,6 +362,38 @@ class Plugin:
             return Failure(describe_exception(error), events=ctx.events)
         outcome.events = [*ctx.events, *outcome.events]
         return outcome
+
+
+    def review(self, webhook: str, review: Review, config: Optional[Object] = None) -> Union[Decision, str]:
+        """Calls the function of a webhook. Returns its decision, or why it failed. The log has the stack."""
+        handler = self._handlers.get(webhook)
+        if handler is None:
+            return f"the plugin has no webhook {webhook}"
+        of_type = next(known.of_type for known in self._manifest.webhooks if known.name == webhook)
+        return attempted(lambda: decided(of_type, handler(ReviewContext(review.key, config), review)))
+
+    def observed(self, changes: Sequence[Change], config: Optional[Object] = None) -> Optional[str]:
+        """Calls the functions that observe these changes, until one fails. Returns why it failed."""
+        for change in changes:
+            # A kind that is observed by its name is no part of a pattern.
+            named = [function for of, function in self._observers if of == change.of]
+            named += [function for of, function in self._observers if selects(of, change.of)]
+            if named:
+                failed = attempted(lambda: named[0](ObserverContext(change.key, config), change))
+                if isinstance(failed, str):
+                    return f"cannot observe {change.of} {change.key}: {failed}"
+        return None
+
+
+def attempted(call: Callable[[], Any]) -> Any:
+    """Returns what a function of the plugin returns, or the message of its exception."""
+    try:
+        return call()
+    except Error as error:
+        return error.message
+    except Exception as error:
+        Log().error(traceback.format_exc())
+        return describe_exception(error)
 
 
 Define = Union[Plugin, Callable[[Object], Plugin]]

@@ -125,10 +125,10 @@ fn install_javascript_sdk() -> Result<PathBuf> {
         npm
     };
     run(npm(&["pack"], &root().join("sdks/javascript")).arg("--pack-destination").arg(&folder))?;
-    // Without this, npm keeps an older package of the same version.
-    let old = folder.join("node_modules/@pilothouse");
+    // npm keeps an older package of the same version, and leaves out packages when it adds that one again.
+    let old = folder.join("node_modules");
     if old.exists() {
-        fs::remove_dir_all(old).context("cannot remove the old package")?;
+        fs::remove_dir_all(old).context("cannot remove the old packages")?;
     }
     let package = ["install", "--no-package-lock", "--no-save", "./pilothouse-sdk-0.1.0.tgz"];
     run(npm(&package, &folder).args(["typescript@>=5.6", "@types/node@^20"]))?;

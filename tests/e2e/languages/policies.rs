@@ -18,7 +18,8 @@ pub(crate) async fn typescript_reviews_and_observes(scene: Scene) -> Result<()> 
     reviews_and_observes(scene, toolchains::javascript(&project)?).await
 }
 
-/// A forbidden word is denied, by a policy that is read from the cache. Other ConfigMaps are marked, and those with a label observed.
+/// A forbidden word is denied, by a policy that is read from the cache. Other ConfigMaps are marked, and those with a
+/// label observed.
 async fn reviews_and_observes(mut scene: Scene, wasm: Vec<u8>) -> Result<()> {
     scene.serve_webhooks(&[])?;
     create(&scene, "policy", "policy", json!({ "forbidden": "bad" }), false).await?;

@@ -1,7 +1,7 @@
 //! Does what `docs/getting-started.md` says, in an empty directory, and prints how long each step takes.
 //!
-//! `make test-newcomer` does the steps in Rust and Python, `make test-languages` those in all languages. A language whose toolchain is missing is
-//! ignored, with the reason.
+//! `make test-newcomer` does the steps in Rust and Python, `make test-languages` those in all languages. A language
+//! whose toolchain is missing is ignored, with the reason.
 //!
 //! What Cargo downloads and compiles lies in `target/newcomer`, so that only the first run compiles dependencies.
 

@@ -57,8 +57,8 @@ impl Engine {
     /// Loads a plugin's file. Code that is loaded or in the cache is not compiled again.
     ///
     /// Otherwise the file waits for its turn and is compiled: one large file after the other, and small ones beside
-    /// them. If possible the baseline compiler runs first, and a background task optimizes the code later, unless that is
-    /// [`Optimizing::Never`].
+    /// them. If possible the baseline compiler runs first, and a background task optimizes the code later,
+    /// unless that is [`Optimizing::Never`].
     ///
     /// # Errors
     /// If the file is neither a component nor a core module with a component's metadata, is damaged, or cannot be

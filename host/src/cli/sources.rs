@@ -176,6 +176,7 @@ fn is_source(name: &str) -> bool {
     !name.starts_with('.')
         && !name.ends_with('~')
         && !name.ends_with(".wasm")
+        && !name.ends_with(".kubeconfig")
         && !name.ends_with(".egg-info")
         && !MADE.contains(&name)
         && !LOCKS.contains(&name)
@@ -197,7 +198,15 @@ mod tests {
         write(&at("src/lib.rs"), "one");
         let mut sources = Sources::new(vec![dir.path().to_owned()]);
         assert_eq!(sources.look(), None);
-        for made in ["target/x.rs", "build/a.wasm", ".git/index", "Cargo.lock", "src/lib.rs~", "src/.lib.rs.swp"] {
+        for made in [
+            "target/x.rs",
+            "build/a.wasm",
+            ".git/index",
+            "Cargo.lock",
+            "dev.kubeconfig",
+            "src/lib.rs~",
+            "src/.lib.rs.swp",
+        ] {
             write(&at(made), "made");
         }
         write(&at("src/lib.rs"), "one");

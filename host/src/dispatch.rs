@@ -9,7 +9,7 @@
 //!
 //! Each file imports only files that stand before it in this list.
 //!
-//! - `sync`, `lines`, `cursor`, `hook`, `remembered`, `measures`: small parts
+//! - `sync`, `lines`, `attendants`, `cursor`, `hook`, `remembered`, `measures`: small parts
 //! - `queue`, `record`: the keys of a controller; the calls of a plugin
 //! - `reading`, `reader`, `recorder`, `imports`: what one call reads and writes
 //! - `batch`, `pending`: changes on their way to `map` and `observe`
@@ -24,6 +24,7 @@
 //! - `activate`: from a candidate to a plugin at work
 
 mod activate;
+mod attendants;
 mod batch;
 mod controller;
 mod cursor;

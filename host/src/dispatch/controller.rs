@@ -24,7 +24,6 @@ use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use pilothouse_core::{event::Release, key::Key, manifest, store::Change, workqueue::Pace};
 use tokio::sync::watch;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use self::asking::Leased;
@@ -33,8 +32,8 @@ pub use self::waking::Waking;
 use self::workers::Workers;
 use super::{
     Attempt, Observer, Parts, ReconcileResult,
+    attendants::Attendants,
     ledger::{Ledger, awaiting, deferred::Left},
-    pending,
     record::Record,
     resync,
     routes::{Part, Wanted},
@@ -69,10 +68,9 @@ pub struct Controller {
     results: Results,
     events: Events,
     /// Tasks beside the workers, which live as long as the controller.
-    attendants: TaskTracker,
+    attendants: Attendants,
     /// The period in which every key is looked at again.
     resync: watch::Sender<Option<Duration>>,
-    stopping: CancellationToken,
     observer: Arc<dyn Observer>,
     account: Account,
 }
@@ -95,6 +93,7 @@ impl Controller {
         parts: &Parts,
     ) -> Arc<Self> {
         let id = ControllerId { plugin: record.plugin().clone(), name: serving.spec.name.as_str().into() };
+        let account = parts.guests.account(&id.plugin);
         let controller = Arc::new(Self {
             ledger: Ledger::new(serving.pace, record.remembered()),
             waking: Waking::new(record.remembered(), parts.cluster.clone()),
@@ -107,37 +106,27 @@ impl Controller {
             record,
             results: Results::default(),
             events: parts.events.clone(),
-            attendants: TaskTracker::new(),
-            stopping: CancellationToken::new(),
+            attendants: Attendants::new(&id.plugin, account.clone()),
             observer: parts.observer.clone(),
-            account: parts.guests.account(&id.plugin),
+            account,
             id,
         });
         controller.route(Part::Manifest, wanted);
         controller.hire_when_synced();
-        controller.attend(|this| async move { resync::run(this.wakes(), this.resync.subscribe()).await });
-        controller.attend(|this| async move {
+        controller
+            .attendants
+            .spawn(&controller, |this| async move { resync::run(this.wakes(), this.resync.subscribe()).await });
+        controller.attendants.spawn(&controller, |this| async move {
             this.waking.own_synced().await;
             let called = |called: &_| this.observer.called(&this.id.plugin, Some(&this), called);
             this.waking.unmapped.run(this.wakes(), called).await;
         });
         let informers = parts.informers.clone();
-        controller.attend(move |this| {
+        controller.attendants.spawn(&controller, move |this| {
             let turns = informers.turns();
             async move { awaiting::run(&this.ledger, &this.serving, turns).await }
         });
         controller
-    }
-
-    /// Runs `work` until it returns or the controller ends. It begins anew after a panic.
-    fn attend<F>(self: &Arc<Self>, work: impl Fn(Arc<Self>) -> F + Send + 'static)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let (this, stopping) = (self.clone(), self.stopping.clone());
-        let persisting = pending::persist(self.id.plugin.clone(), move || work(this.clone()));
-        let attend = async move { stopping.run_until_cancelled_owned(persisting).await };
-        self.account.spawn(self.attendants.track_future(attend)).detach();
     }
 
     /// Listens to everything in `wanted`, and to nothing else of this part. Changes go to [`Waking::hear`].
@@ -155,10 +144,10 @@ impl Controller {
         });
         self.ledger.retain_reads(&self.waking.routes.kinds());
         if needs_introduction {
-            self.attend(|this| async move { this.waking.routes.introduce().await });
+            self.attendants.spawn(self, |this| async move { this.waking.routes.introduce().await });
         }
         if needs_judge && !self.waking.judges.swap(true, Ordering::Relaxed) {
-            self.attend(|this| async move { this.waking.judge(this.wakes()).await });
+            self.attendants.spawn(self, |this| async move { this.waking.judge(this.wakes()).await });
         }
     }
 
@@ -296,7 +285,7 @@ impl Controller {
 
     /// Reconciles every key again, because another revision or other settings serve.
     pub(super) fn look_at_all(self: &Arc<Self>) {
-        self.attend(|this| async move { resync::wake_all(this.wakes()).await });
+        self.attendants.spawn(self, |this| async move { resync::wake_all(this.wakes()).await });
     }
 
     /// Forgets changes and deleted objects that the plugin may not see any more.
@@ -339,17 +328,16 @@ impl Controller {
 
     /// Takes no more keys.
     pub(super) fn shut_down(&self) {
-        self.stopping.cancel();
+        self.attendants.shut_down();
         self.ledger.queue().shut_down();
         self.workers.tasks.close();
-        self.attendants.close();
     }
 
     /// Takes no more keys, and returns when the reconciles in flight are finished.
     pub(super) async fn drain(&self) {
         self.shut_down();
         self.workers.tasks.wait().await;
-        self.attendants.wait().await;
+        self.attendants.ended().await;
         self.waking.routes.end();
         self.end_asked();
         info!(plugin = %self.id.plugin, controller = self.name(), "controller stopped");

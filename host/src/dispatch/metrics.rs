@@ -329,7 +329,7 @@ fn plugins(calls: &Calls, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
 
 /// All controllers of one name.
 #[derive(Default)]
-struct Held {
+struct Sums {
     depths: BTreeMap<String, u64>,
     adds: u64,
     retries: u64,
@@ -348,15 +348,15 @@ struct Held {
     gone_dropped: u64,
 }
 
-fn controllers(dispatch: &Dispatch) -> BTreeMap<String, Held> {
-    let mut all = BTreeMap::<String, Held>::new();
+fn controllers(dispatch: &Dispatch) -> BTreeMap<String, Sums> {
+    let mut all = BTreeMap::<String, Sums>::new();
     for controller in dispatch.controllers() {
         all.entry(label(&controller)).or_default().add(&controller);
     }
     all
 }
 
-impl Held {
+impl Sums {
     fn add(&mut self, controller: &Controller) {
         {
             let queue = controller.ledger().queue().lock();
@@ -388,9 +388,9 @@ impl Held {
     }
 }
 
-type Controllers = BTreeMap<String, Held>;
+type Controllers = BTreeMap<String, Sums>;
 
-fn each(all: &Controllers, figure: fn(&Held) -> u64) -> impl Iterator<Item = (Labels<'_, 1>, u64)> {
+fn each(all: &Controllers, figure: fn(&Sums) -> u64) -> impl Iterator<Item = (Labels<'_, 1>, u64)> {
     all.iter().map(move |(name, held)| ([("controller", name.as_str())], figure(held)))
 }
 

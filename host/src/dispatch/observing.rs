@@ -22,20 +22,20 @@ use pilothouse_core::{
     key::TypeMeta,
     store::Change,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, info_span, warn};
 
 use super::{
-    Observer, Parts, batch, feed,
+    Observer, Parts,
+    attendants::Attendants,
+    batch, feed,
     hook::{Called, Hook, HookError},
     imports::{Access, CallImports},
     judging::{Case, JudgingFigures, Relevance},
-    pending::{self, BacklogFigures, HookFailure, Pending},
+    pending::{BacklogFigures, HookFailure, Pending},
     record::Record,
     routes::{Part, Routes, Wanted},
 };
 use crate::{
-    guests::Account,
     informer::Origin,
     name::PluginName,
     wasm::{Limits, Revision},
@@ -59,11 +59,10 @@ pub struct Observing {
     /// A task judges undecided changes. Most plugins need none.
     judges: AtomicBool,
     pending: Pending,
-    task: TaskTracker,
-    stopping: CancellationToken,
+    /// The task that calls the plugin, and those beside it.
+    attendants: Attendants,
     observer: Arc<dyn Observer>,
     record: Arc<Record>,
-    account: Account,
 }
 
 impl Observing {
@@ -76,31 +75,14 @@ impl Observing {
             routes: Routes::within(&record.remembered().unjudged),
             judges: AtomicBool::new(false),
             pending: Pending::within(&record.remembered().unhandled),
-            task: TaskTracker::new(),
-            stopping: CancellationToken::new(),
+            attendants: Attendants::new(&plugin, parts.guests.account(&plugin)),
             observer: parts.observer.clone(),
-            account: parts.guests.account(&plugin),
             record,
             plugin,
         });
         this.listen(wanted);
-        let running = this.clone();
-        let task = pending::persist(this.plugin.clone(), move || running.clone().run());
-        this.account.spawn(this.task.track_future(task)).detach();
+        this.attendants.spawn_to_its_end(&this, |this| async move { this.run().await });
         this
-    }
-
-    /// Runs `work` until it returns or the observer ends. It begins anew after a panic.
-    fn attend<F>(self: &Arc<Self>, work: impl Fn(Arc<Self>) -> F + Send + 'static)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let (this, stopping) = (self.clone(), self.stopping.clone());
-        let persisting = pending::persist(self.plugin.clone(), move || work(this.clone()));
-        let attend = async move {
-            stopping.run_until_cancelled_owned(persisting).await;
-        };
-        self.account.spawn(self.task.track_future(attend)).detach();
     }
 
     /// The plugin.
@@ -154,15 +136,14 @@ impl Observing {
     /// Begins no more calls, and returns when the call in flight is finished.
     pub(super) async fn drain(&self) {
         self.shut_down();
-        self.task.wait().await;
+        self.attendants.ended().await;
         self.routes.end();
         info!(plugin = %self.plugin, "observer stopped");
     }
 
     /// Begins no more calls.
     pub(super) fn shut_down(&self) {
-        self.stopping.cancel();
-        self.task.close();
+        self.attendants.shut_down();
     }
 
     fn may_see(&self, change: &Change) -> bool {
@@ -186,10 +167,10 @@ impl Observing {
             })
         });
         if needs_introduction {
-            self.attend(|this| async move { this.routes.introduce().await });
+            self.attendants.spawn(self, |this| async move { this.routes.introduce().await });
         }
         if needs_judge && !self.judges.swap(true, Ordering::Relaxed) {
-            self.attend(|this| async move { this.judge().await });
+            self.attendants.spawn(self, |this| async move { this.judge().await });
         }
     }
 
@@ -205,9 +186,9 @@ impl Observing {
     }
 
     /// Calls the plugin with batch after batch, until the observer ends.
-    async fn run(self: Arc<Self>) {
-        let mut dropped = 0;
-        while let Some(handed) = self.stopping.run_until_cancelled(self.pending.next(self.record.acting())).await {
+    async fn run(&self) {
+        let (stopping, mut dropped) = (self.attendants.stopping(), 0);
+        while let Some(handed) = stopping.run_until_cancelled(self.pending.next(self.record.acting())).await {
             let result = self.observe(handed.batch()).await;
             handed.end(result);
             let given_up = self.figures().dropped;

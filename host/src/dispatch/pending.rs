@@ -1,8 +1,5 @@
 //! Changes that wait for `map` or `observe`: the pure backlog of `pilothouse-core`, behind a lock and with wake-ups.
 
-use std::{panic::AssertUnwindSafe, time::Duration};
-
-use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::{
@@ -14,19 +11,15 @@ use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
-use tracing::error;
 
 use super::{batch, hook::HookError};
-use crate::{acting::Acting, name::PluginName};
+use crate::acting::Acting;
 
 /// Changes in one call. A call costs some ten microseconds, which is little beside a hundred changes.
 const BATCH: usize = 100;
 
 /// Bytes of the objects in one call, both sides of each change: an eighth of the memory of one instance.
 const BATCH_BYTES: usize = 8 << 20;
-
-/// Pause before a task begins anew after the host panicked in it. A lasting fault must not fill the log.
-const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// Changes that wait to be handed to a plugin.
 pub(super) struct Pending {
@@ -193,14 +186,6 @@ impl Drop for Handed<'_> {
     }
 }
 
-/// Runs `work` until it returns. After a panic it begins anew: nothing else would replace the task.
-pub(super) async fn persist<F: Future<Output = ()>>(plugin: PluginName, work: impl Fn() -> F) {
-    while AssertUnwindSafe(work()).catch_unwind().await.is_err() {
-        error!(%plugin, again_in = ?RESTART_AFTER, "the host panicked in a task of the plugin");
-        tokio::time::sleep(RESTART_AFTER).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{
@@ -211,6 +196,10 @@ mod tests {
     use pilothouse_core::{key::TypeMeta, object::Object};
 
     use super::*;
+    use crate::{
+        dispatch::attendants::{RESTART_AFTER, persist},
+        name::PluginName,
+    };
 
     fn added(name: &str) -> Change {
         let json = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"u","resourceVersion":"1"}}}}"#);

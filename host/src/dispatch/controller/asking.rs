@@ -73,7 +73,7 @@ impl Controller {
     /// Starts the task that leases what keys ask for, unless it runs.
     pub(super) fn follow_asks(self: &Arc<Self>) {
         if !self.follows.swap(true, Ordering::AcqRel) {
-            self.attend(|this| async move { this.follow().await });
+            self.attendants.spawn(self, |this| async move { this.follow().await });
         }
     }
 

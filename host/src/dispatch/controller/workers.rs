@@ -68,7 +68,7 @@ impl Controller {
         let wait = async move {
             tokio::select! {
                 () = this.waking.synced() => {}
-                () = this.stopping.cancelled() => return,
+                () = this.attendants.stopping().cancelled() => return,
             }
             if this.workers.staff.record_synced(round) {
                 this.hire();
@@ -102,7 +102,7 @@ impl Controller {
                 Err(_) => drop(catch_unwind(AssertUnwindSafe(|| self.report_panic(&item.key, began)))),
             }
             drop(taken);
-            if !queue.has_next() && !self.stopping.is_cancelled() {
+            if !queue.has_next() && !self.attendants.stopping().is_cancelled() {
                 self.serving().revision.prepare().await;
             }
             // A plugin that always has a next key yields to others. One that has none keeps its place: a key that comes
@@ -119,10 +119,10 @@ impl Controller {
     async fn next_key(&self, number: usize) -> Option<(Item<Key>, Option<Storm<Cause>>)> {
         loop {
             let next = self.ledger.queue().next(&Worker { controller: self, number }).await;
-            if next.is_some() || !self.workers.staff.is_at_work(number) || self.stopping.is_cancelled() {
+            if next.is_some() || !self.workers.staff.is_at_work(number) || self.attendants.stopping().is_cancelled() {
                 return next;
             }
-            self.stopping.run_until_cancelled(self.record.acting().allowed()).await?;
+            self.attendants.stopping().run_until_cancelled(self.record.acting().allowed()).await?;
         }
     }
 

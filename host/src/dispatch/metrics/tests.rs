@@ -140,7 +140,7 @@ fn calls_of_a_plugin_begin_at_zero_and_grow() {
 fn what_controllers_hold_has_a_sample_for_each() {
     let mut registry = Registry::default();
     metrics::register(&mut registry, |encoder| {
-        let held = Held {
+        let held = Sums {
             depths: [("0".to_owned(), 2), ("5".to_owned(), 1)].into(),
             adds: 10,
             retries: 3,

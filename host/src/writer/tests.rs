@@ -1,4 +1,4 @@
-//! Writes against the embedded API server.
+//! Writes against the embedded API server: children, status and definitions.
 
 use std::{
     num::NonZeroUsize,
@@ -33,6 +33,8 @@ use crate::{
 };
 
 mod acting;
+mod client;
+mod events;
 mod stale;
 
 fn config_maps() -> TypeMeta {
@@ -492,99 +494,6 @@ async fn a_status_is_not_written_where_the_cache_cannot_tell_whether_it_differs(
 }
 
 #[tokio::test]
-async fn invariant_3_a_delete_without_preconditions_is_in_the_cache_at_once() {
-    let api = Api::start().await;
-    api.create(config_map("a")).await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let view = view(&informers, "").await;
-    let key = Key::new(Some("default"), "a");
-    assert!(view.get(&config_maps(), &key).is_some());
-    // Only this future runs until the answer is there, so the watch cannot bring the event first.
-    writer(&api, &informers)
-        .delete_object(&config_maps(), &key, DeleteOptions::default())
-        .await
-        .expect("it is deleted");
-    assert!(view.get(&config_maps(), &key).is_none());
-}
-
-#[test]
-fn a_deletes_status_names_whom_it_deleted() {
-    let status = json!({ "kind": "Status", "status": "Success", "details": { "name": "a", "uid": "1-2" } });
-    assert_eq!(
-        super::send::deleted_uid(status.to_string().as_bytes()).map(|uid| uid.to_string()).as_deref(),
-        Some("1-2")
-    );
-    for other in ["", "[]", r#"{"details":null}"#, r#"{"details":{"uid":""}}"#, r#"{"details":{"uid":7}}"#] {
-        assert!(super::send::deleted_uid(other.as_bytes()).is_none(), "{other}");
-    }
-}
-
-#[tokio::test]
-async fn invariant_7_what_is_not_granted_is_not_even_looked_for() {
-    let api = Api::start().await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let writer = writer(&api, &informers);
-    let nowhere = TypeMeta::new("nowhere.example.com/v1", "Nothing");
-    for namespace in [None, Some("default")] {
-        let denied = writer.get(&nowhere, &Key::new(namespace, "a"), None).await;
-        assert!(matches!(denied, Err(ClientError::Denied(_))), "{denied:?}");
-    }
-    let missing = writer.get(&config_maps(), &Key::new(Some("default"), "a"), None).await;
-    assert!(matches!(missing, Err(ClientError::Request(error)) if error.is_not_found()));
-}
-
-#[tokio::test]
-async fn a_name_cannot_lead_to_a_subresource_or_a_collection() {
-    let api = Api::start().await;
-    api.create(config_map("a")).await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let writer = writer(&api, &informers);
-    for name in ["", "a/status", ".."] {
-        let refused =
-            writer.delete_object(&config_maps(), &Key::new(Some("default"), name), DeleteOptions::default()).await;
-        assert!(matches!(refused, Err(ClientError::Request(cluster::Error::Name(_)))), "{refused:?}");
-    }
-    assert!(writer.get(&config_maps(), &Key::new(Some("default"), "a"), None).await.is_ok());
-}
-
-#[tokio::test]
-async fn what_a_plugin_sends_by_itself_is_refused_before_it_is_sent_where_it_is_too_long_or_goes_nowhere() {
-    let api = Api::start().await;
-    let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
-    let invalid = async |object: &str| match writer.create(object).await {
-        Err(ClientError::Invalid(why)) => why,
-        other => panic!("{object:.100} is taken: {other:?}"),
-    };
-    let long = |bytes: usize| format!("{{\"data\":\"{}\"}}", "x".repeat(bytes - 11));
-    let too_long = |what: &str| format!("{what} has 3145729 bytes, and an API server takes at most 3145728");
-    assert_eq!(invalid(&long(MAX_OBJECT + 1)).await, too_long("the object"));
-    for (object, why) in [
-        (&*long(MAX_OBJECT), "the object has no apiVersion"),
-        (r#"{"apiVersion":1,"kind":"ConfigMap","metadata":{"name":"a"}}"#, "the object has no apiVersion"),
-        (r#"{"apiVersion":"v1","kind":"","metadata":{"name":"a"}}"#, "the object has no kind"),
-        (r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":["a"]}"#, "the object has no metadata.name"),
-        (
-            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"labels":{"name":"a"}}}"#,
-            "the object has no metadata.name",
-        ),
-    ] {
-        assert_eq!(invalid(object).await, why);
-    }
-    for object in ["", "[]", "{", "null", r#"["v1","ConfigMap",{"name":"a"}]"#] {
-        assert!(invalid(object).await.starts_with("the object is not a JSON object: "), "{object}");
-    }
-    let patched =
-        writer.patch(&config_maps(), &Key::new(Some("default"), "a"), Patch::Merge, long(MAX_OBJECT + 1), None).await;
-    assert!(matches!(patched, Err(ClientError::Invalid(why)) if why == too_long("the patch")));
-    // The name may come after a large member.
-    let object = format!(
-        r#"{{"data":{{"x":"{}"}},"metadata":{{"name":"far","namespace":"default"}},"kind":"ConfigMap","apiVersion":"v1"}}"#,
-        "x".repeat(512 << 10)
-    );
-    assert_eq!(&*writer.create(&object).await.expect("it is created").key().name, "far");
-}
-
-#[tokio::test]
 async fn texts_of_a_plugin_that_are_parsed_at_once_are_bounded() {
     let api = Api::start().await;
     let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
@@ -614,34 +523,6 @@ fn a_problem_is_shown_in_bounds() {
     assert!(report.problem().is_some_and(|told| told.ends_with("; and 9995 more")));
 }
 
-#[tokio::test]
-async fn a_review_that_is_answered_and_not_stored_reaches_who_asked() {
-    let api = Api::start().await;
-    let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
-    let of = TypeMeta::new("authorization.k8s.io/v1", "SelfSubjectAccessReview");
-    let grants = Permission {
-        of: of.clone(),
-        subresource: None,
-        verbs: [Verb::Create].into_iter().collect(),
-        namespaces: Vec::new(),
-        names: Vec::new(),
-    };
-    writer.grants.store(Arc::new(Grants::all_asked(&[grants])));
-    let review = json!({
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": { "verb": "get", "resource": "configmaps" } },
-    });
-    for metadata in [json!(null), json!({}), json!({ "name": "a" })] {
-        let mut review = review.clone();
-        if !metadata.is_null() {
-            review["metadata"] = metadata;
-        }
-        let answer = writer.create(&review.to_string()).await.expect("it is answered");
-        let answer: serde_json::Value = serde_json::from_str(&answer.json()).expect("it is JSON");
-        assert_eq!((&answer["kind"], &answer["status"]["allowed"]), (&json!(of.kind.as_ref()), &json!(true)));
-    }
-}
-
 fn parsed(object: &serde_json::Value) -> Object {
     let of = TypeMeta::new("v1", "ConfigMap");
     Object::parse(object.to_string().as_bytes(), &of).expect("an object")
@@ -663,102 +544,6 @@ async fn settled(events: &Events, expected: [u64; 4]) {
         }
     })
     .await;
-}
-
-#[tokio::test]
-async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
-    let api = Api::start().await;
-    let events = Events::start(api.cluster.clone(), Acting::new(true), Arc::default(), "test", &Handle::current());
-    let mut node = config_map("node-1");
-    node["apiVersion"] = "v1".into();
-    node["kind"] = "Node".into();
-    node["metadata"] = json!({ "name": "node-1", "uid": "u", "resourceVersion": "7" });
-    let node = parsed(&node);
-    for _ in 0..30 {
-        events.record(host(), &node, Level::Normal, "Looked", "at it");
-    }
-    settled(&events, [1, 24, 5, 0]).await;
-    // Events about an object without a namespace are in `default`.
-    let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
-    let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
-    let told = |event: &serde_json::Value| {
-        ["type", "reason", "message", "count"].map(|member| event[member].to_string()).join(" ")
-    };
-    let items = list["items"].as_array().cloned().unwrap_or_default();
-    assert_eq!(items.iter().map(told).collect::<Vec<_>>(), [r#""Normal" "Looked" "at it" 25"#]);
-    assert_eq!(items[0]["involvedObject"]["namespace"], json!(null));
-}
-
-#[tokio::test]
-async fn a_plugins_storm_does_not_spend_what_the_host_or_another_plugin_may_tell_of_the_object() {
-    let api = Api::start().await;
-    let counted = Arc::<PluginEvents>::default();
-    counted.begin("apples");
-    counted.begin("pears");
-    let acting = Acting::new(true);
-    let events = Events::start(api.cluster.clone(), acting, counted.clone(), "test", &Handle::current());
-    let mut object = config_map("a");
-    object["metadata"]["uid"] = json!("1");
-    object["metadata"]["resourceVersion"] = json!("1");
-    let object = parsed(&object);
-    let pears = Source::Plugin(PluginName::new("pears").expect("a name"));
-    for _ in 0..30 {
-        events.record(Source::Plugin(plugin()), &object, Level::Normal, "Looked", "at it");
-    }
-    events.record(pears, &object, Level::Warning, "Looked", "at it");
-    events.record(host(), &object, Level::Warning, "Looked", "at it");
-    settled(&events, [1, 0, 0, 0]).await;
-    let counts =
-        |plugin: &str| counted.get(plugin).map(|counts| counts.iter().map(|(_, count)| count).collect::<Vec<_>>());
-    soon("all are written", async {
-        while counts("apples") != Some(vec![1, 24, 5, 0, 0]) || counts("pears") != Some(vec![1, 0, 0, 0, 0]) {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
-    let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
-    let mut from: Vec<_> = list["items"].as_array().into_iter().flatten().collect();
-    from.sort_by_key(|event| event["reportingComponent"].as_str());
-    let shown = |event: &serde_json::Value| {
-        [&event["source"]["component"], &event["reportingComponent"], &event["type"]]
-            .map(|text| text.as_str().unwrap_or_default().to_owned())
-    };
-    assert_eq!(
-        from.into_iter().map(shown).collect::<Vec<_>>(),
-        [
-            ["pilothouse", "pilothouse", "Warning"],
-            ["pilothouse/apples", "pilothouse/apples", "Normal"],
-            ["pilothouse/pears", "pilothouse/pears", "Warning"],
-        ]
-    );
-}
-
-#[tokio::test]
-async fn an_event_that_cannot_be_written_costs_itself_alone() {
-    let api = Api::start().await;
-    let events = Events::start(api.cluster.clone(), Acting::new(true), Arc::default(), "test", &Handle::current());
-    let mut elsewhere = config_map("a");
-    elsewhere["metadata"] = json!({ "namespace": "nowhere", "name": "a", "uid": "u", "resourceVersion": "7" });
-    events.record(host(), &parsed(&elsewhere), Level::Warning, "Failed", "no");
-    settled(&events, [0, 0, 0, 1]).await;
-    elsewhere["metadata"]["namespace"] = "default".into();
-    let long = "é".repeat(2000);
-    events.record(host(), &parsed(&elsewhere), Level::Warning, "Failed", &long);
-    settled(&events, [1, 0, 0, 1]).await;
-    // An Event that was deleted is created again.
-    let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
-    let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
-    assert!(
-        list["items"][0]["message"].as_str().is_some_and(|message| message.len() == 1023 && message.ends_with('…'))
-    );
-    let name = list["items"][0]["metadata"]["name"].as_str().expect("it has a name");
-    api.delete(&TypeMeta::new("v1", "Event"), &Key::new(Some("default"), name)).await;
-    events.record(host(), &parsed(&elsewhere), Level::Warning, "Failed", &long);
-    settled(&events, [1, 1, 0, 1]).await;
-    let body = api.cluster.get_path("/api/v1/namespaces/default/events").await.expect("Events can be listed");
-    let list: serde_json::Value = serde_json::from_slice(&body).expect("a list");
-    assert_eq!(list["items"][0]["count"], json!(2));
 }
 
 /// With many children that need no request, on a single thread.
@@ -816,40 +601,6 @@ async fn another_plugin_is_served_while_the_children_of_an_outcome_are_looked_at
 }
 
 #[tokio::test]
-async fn text_is_stored_as_the_plugin_wrote_it_whatever_verb_carries_it() {
-    let api = Api::start().await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let writer = writer(&api, &informers);
-    let object = |name: &str, text: &str| {
-        format!(
-            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","namespace":"default"}},"data":{{"text":"{text}"}}}}"#
-        )
-    };
-    // Unescaped, and as Python escapes it.
-    let raw = "x\u{85}y \u{2028} \u{7f}\u{90}\u{feff}\u{ffff}😀/";
-    let escaped = r"x\u0085y \u2028 \u007f\u0090\ufeff\uffff\ud83d\ude00\/";
-    for (at, text) in [raw, escaped].into_iter().enumerate() {
-        let name = |verb: &str| format!("{verb}-{at}");
-        let key = |verb: &str| Key::new(Some("default"), &name(verb));
-        writer.apply_object(&object(&name("apply"), text), None, true).await.expect("it is applied");
-        writer.create(&object(&name("create"), text)).await.expect("it is created");
-        for verb in ["update", "patch"] {
-            api.create(config_map(&name(verb))).await;
-        }
-        writer.update(&object(&name("update"), text), None).await.expect("it is updated");
-        let patch = format!(r#"{{"data":{{"text":"{text}"}}}}"#);
-        writer.patch(&config_maps(), &key("patch"), Patch::Merge, patch, None).await.expect("it is patched");
-        for verb in ["apply", "create", "update", "patch"] {
-            let live = api.cluster.get(&config_maps(), Some("default"), &name(verb)).await.expect("it is there");
-            let live: serde_json::Value = serde_json::from_slice(&live).expect("an object is JSON");
-            assert_eq!(live["data"]["text"], raw, "{verb}");
-        }
-    }
-    let refused = writer.apply_object(&object("alone", r"\ud83d"), None, true).await;
-    assert!(matches!(&refused, Err(ClientError::Request(cluster::Error::Body(_)))), "{refused:?}");
-}
-
-#[tokio::test]
 async fn a_definition_is_applied_to_the_version_that_was_compared() {
     let (api, sent) = Api::overheard().await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
@@ -878,60 +629,4 @@ fn an_answer_that_cannot_be_read_is_reported_with_the_reason() {
     let text = format!("v1 ConfigMap default/a was written, and the API server's answer cannot be read: {why}");
     let error = Error::Answer { of: config_maps(), key: Key::new(Some("default"), "a"), why };
     assert_eq!(error.to_string(), text);
-}
-
-fn list_query(limit: u32) -> ListQuery {
-    let (labels, fields) = (String::new(), String::new());
-    ListQuery { of: config_maps(), namespace: Some("default".into()), labels, fields, limit, after: None }
-}
-
-#[tokio::test]
-async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
-    let api = Api::start().await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let writer = writer(&api, &informers);
-    // Two of them are more than a page.
-    for number in 0..9 {
-        let mut map = config_map(&format!("m-{number}"));
-        map["data"] = json!({ "text": "x".repeat(700 << 10) });
-        api.create(map).await;
-    }
-    let before = api.requests("LIST", "configmaps").await;
-    let (mut query, mut names, mut pages) = (list_query(0), Vec::new(), 0);
-    loop {
-        let page = writer.list(&query).await.expect("a page");
-        names.extend(page.items.iter().map(|object| object.key().name.to_string()));
-        pages += 1;
-        match page.next {
-            Some(next) => query.after = Some(next),
-            None => break,
-        }
-    }
-    names.retain(|name| name.starts_with("m-"));
-    assert_eq!(names, (0..9).map(|number| format!("m-{number}")).collect::<Vec<_>>());
-    // 500, 62 and 7 objects were too large. The next pages begin with what fitted.
-    assert_eq!(api.requests("LIST", "configmaps").await - before, pages + 3);
-    let wrong = writer.list(&ListQuery { after: Some("anything".into()), ..list_query(0) }).await;
-    assert!(matches!(wrong, Err(ClientError::Invalid(why)) if why == "after: it is not the `next` of a page"));
-}
-
-#[tokio::test]
-async fn lists_evictions_and_logs_that_are_not_granted_are_not_sent() {
-    let (api, sent) = Api::overheard().await;
-    let informers = Informers::new(api.cluster.clone(), Handle::current());
-    let writer = writer(&api, &informers);
-    let pod = Key::new(Some("default"), "a");
-    let secrets = ListQuery { of: TypeMeta::new("v1", "Secret"), ..list_query(0) };
-    let none = || Preconditions { uid: None, resource_version: None };
-    let lines = LogQuery { container: None, previous: false, since_seconds: None, tail_lines: None, timestamps: false };
-    let denied = [
-        writer.list(&secrets).await.map(drop),
-        writer.evict(&pod, None, none()).await,
-        writer.logs(&pod, &lines).await.map(drop),
-        writer.get(&deployments(), &pod, Some(Subresource::Scale)).await.map(drop),
-    ];
-    assert!(denied.iter().all(|answer| matches!(answer, Err(ClientError::Denied(_)))), "{denied:?}");
-    assert!(sent.lock().is_empty(), "something was sent");
-    let other = writer.get(&deployments(), &pod, Some(Subresource::Log)).await;
-    assert!(matches!(other, Err(ClientError::Invalid(_))), "{other:?}");
 }

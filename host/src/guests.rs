@@ -41,7 +41,7 @@ use std::{
 use async_task::{Runnable, ScheduleInfo, WithInfo};
 use futures::FutureExt;
 use parking_lot::Mutex;
-use pilothouse_core::fair::{AccountId, Flow, Lane, Next, Share, Usage};
+use pilothouse_core::fair::{AccountId, Flow, Lane, NextTask, Share, Usage};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Handle, time::Instant};
 use tracing::error;
@@ -319,7 +319,7 @@ impl Scheduler {
                 other.wake();
             }
             match next {
-                Next::Task(taken) => {
+                NextTask::Task(taken) => {
                     let used = cpu_time();
                     TURN.set(Some(Turn { began: std::time::Instant::now(), used, lane: thread.lane }));
                     taken.task.run();
@@ -329,10 +329,10 @@ impl Scheduler {
                         tokio::task::yield_now().await;
                     }
                 }
-                Next::At(until) => {
+                NextTask::At(until) => {
                     let _ = tokio::time::timeout_at(self.origin + until, woken()).await;
                 }
-                Next::Nothing => woken().await,
+                NextTask::Nothing => woken().await,
             }
         }
     }

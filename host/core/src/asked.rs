@@ -54,14 +54,14 @@ const REFERENCE: usize = 64;
 #[derive(Debug)]
 pub struct Asked {
     keys: HashMap<Key, BTreeSet<u64>>,
-    watches: BTreeMap<u64, Entry>,
+    watches: BTreeMap<u64, AskedWatch>,
     numbers: HashMap<Arc<Watch>, u64>,
     next: u64,
     bytes: Share,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AskedWatch {
     watch: Arc<Watch>,
     keys: BTreeSet<Key>,
     /// The keys that have not learned the answer.
@@ -171,7 +171,7 @@ impl Asked {
         self.next += 1;
         self.numbers.insert(watch.clone(), number);
         let keys = BTreeSet::from([key.clone()]);
-        self.watches.insert(number, Entry { watch, waiting: keys.clone(), keys, answer: Answer::Pending });
+        self.watches.insert(number, AskedWatch { watch, waiting: keys.clone(), keys, answer: Answer::Pending });
         Some((number, true))
     }
 
@@ -237,7 +237,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
     use super::*;
-    use crate::key::TypeMeta;
+    use crate::{field::FieldPath, key::TypeMeta, selector::FieldSelector};
 
     fn watch(kind: &str) -> Watch {
         Watch::all(TypeMeta::new("v1", kind))
@@ -290,5 +290,37 @@ mod tests {
         assert_eq!(asked.replace(&key("b"), vec![watch("Pod")]), Err(Full));
         assert_eq!(asked.replace(&key("a"), vec![watch("Pod"), watch("Node")]), Err(Full));
         assert_eq!((asked.len(), asked.keys(), budget.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_plugin_that_holds_eight_caches_by_fields_or_eight_ways_to_leave_out_may_have_no_ninth() {
+        let by_fields = |namespace: Option<&str>, number: usize| InformerKey {
+            namespace: namespace.map(Into::into),
+            fields: FieldSelector::parse(&format!("data.owner={number}")).unwrap(),
+            ..InformerKey::all(TypeMeta::new("v1", "Pod"))
+        };
+        let held: Vec<_> = (0..MAX_BY_FIELDS).map(|number| by_fields(None, number)).collect();
+        assert_eq!(admits(held[1..].iter(), &by_fields(None, 8)), Ok(()));
+        let told = "keys ask for more than 8 selectors by fields of v1 Pod".to_owned();
+        assert_eq!(admits(held.iter(), &by_fields(None, 8)), Err(told));
+        // Another scope, another kind, and what the host evaluates itself do not count.
+        let of = TypeMeta::new("v1", "Node");
+        let named = FieldSelector::parse("metadata.name=a").unwrap();
+        for other in [
+            by_fields(Some("n"), 8),
+            InformerKey { of, ..by_fields(None, 8) },
+            InformerKey { fields: named, ..by_fields(None, 8) },
+        ] {
+            assert_eq!(admits(held.iter(), &other), Ok(()), "{other}");
+        }
+
+        let cut = |number: usize| InformerKey {
+            keep: Keep::new(false, [FieldPath::parse(&format!("data.a{number}")).unwrap()]).unwrap(),
+            ..InformerKey::all(TypeMeta::new("v1", "Pod"))
+        };
+        let held: Vec<_> = (0..MAX_CUTS).map(cut).collect();
+        assert_eq!(admits(held.iter(), &cut(3)), Ok(()), "it is held");
+        let told = "keys leave out other fields of v1 Pod in more than 8 ways".to_owned();
+        assert_eq!(admits(held.iter(), &cut(8)), Err(told));
     }
 }

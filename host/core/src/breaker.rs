@@ -64,13 +64,13 @@ const CAUSES: usize = 8;
 /// Wakes of one key after which all counts are halved, so that old wakes lose weight.
 const REMEMBERED: u32 = 256;
 
-/// Number of entries from which unused ones are dropped.
+/// Number of keys from which unused ones are dropped.
 const SWEEP: usize = 1024;
 
 /// The breakers of one controller: over keys of type `K`, with causes of type `C`.
 #[derive(Debug)]
 pub struct Breaker<K, C> {
-    entries: HashMap<K, Entry<C>>,
+    keys: HashMap<K, KeyState<C>>,
     sweep_at: usize,
     open: usize,
     opened: u64,
@@ -79,7 +79,7 @@ pub struct Breaker<K, C> {
 }
 
 #[derive(Debug)]
-struct Entry<C> {
+struct KeyState<C> {
     /// As in [`Rate::take`].
     used: Duration,
     busy: Option<Box<Busy<C>>>,
@@ -136,7 +136,7 @@ pub struct By<C> {
 
 impl<K, C> Default for Breaker<K, C> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), sweep_at: SWEEP, open: 0, opened: 0, settle_at: None }
+        Self { keys: HashMap::new(), sweep_at: SWEEP, open: 0, opened: 0, settle_at: None }
     }
 }
 
@@ -148,7 +148,7 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
 
     /// Asks for a reconcile of `key`, and returns how long it must wait. `cause` is called only if it is counted.
     pub fn ask(&mut self, now: Duration, key: &K, cause: impl FnOnce() -> C) -> Duration {
-        let Some(Entry { used, busy }) = self.entries.get_mut(key) else { return Duration::ZERO };
+        let Some(KeyState { used, busy }) = self.keys.get_mut(key) else { return Duration::ZERO };
         let Some(busy) = busy else { return Duration::ZERO };
         busy.count(cause());
         if busy.open.is_none() && !RATE.wait(*used, now).is_zero() {
@@ -167,35 +167,35 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
 
     /// Records that `key` is handed out. Returns the storm if its breaker opened since the last time.
     pub fn reconciled(&mut self, now: Duration, key: &K) -> Option<Storm<C>> {
-        if let Some(entry) = self.entries.get_mut(key) {
-            entry.reconciled(now);
-            let busy = entry.busy.as_mut().filter(|busy| busy.open.is_some() && !busy.reported)?;
+        if let Some(state) = self.keys.get_mut(key) {
+            state.reconciled(now);
+            let busy = state.busy.as_mut().filter(|busy| busy.open.is_some() && !busy.reported)?;
             busy.reported = true;
             return Some(busy.storm());
         }
-        if self.entries.len() >= self.sweep_at {
+        if self.keys.len() >= self.sweep_at {
             self.forget(now);
         }
-        self.entries.insert(key.clone(), Entry { used: RATE.take(Duration::ZERO, now), busy: None });
+        self.keys.insert(key.clone(), KeyState { used: RATE.take(Duration::ZERO, now), busy: None });
         None
     }
 
     /// Drops keys that have their whole rate again, and their memory. Call it now and then: keys that are never
     /// reconciled again are found in no other way.
     pub fn forget(&mut self, now: Duration) {
-        self.entries.retain(|_, entry| entry.used > now || entry.open().is_some());
-        self.sweep_at = SWEEP.max(2 * self.entries.len());
-        self.entries.shrink_to(if self.entries.is_empty() { 0 } else { self.sweep_at });
+        self.keys.retain(|_, state| state.used > now || state.open().is_some());
+        self.sweep_at = SWEEP.max(2 * self.keys.len());
+        self.keys.shrink_to(if self.keys.is_empty() { 0 } else { self.sweep_at });
     }
 
     /// Returns the number of known keys.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.keys.len()
     }
 
     /// Returns `true` if no key is known.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.keys.is_empty()
     }
 
     /// Closes the breakers of keys that are no longer storming and returns a summary of each storm.
@@ -205,11 +205,11 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
         }
         let mut closed = Vec::new();
         let mut next: Option<Duration> = None;
-        for (key, entry) in &mut self.entries {
-            let Some(calm) = entry.open().map(|open| open.put_off + CALM) else { continue };
+        for (key, state) in &mut self.keys {
+            let Some(calm) = state.open().map(|open| open.put_off + CALM) else { continue };
             if now < calm {
                 next = Some(next.map_or(calm, |next| next.min(calm)));
-            } else if let Some(busy) = entry.busy.take() {
+            } else if let Some(busy) = state.busy.take() {
                 closed.push((key.clone(), busy.storm()));
             }
         }
@@ -235,12 +235,12 @@ impl<K: Clone + Eq + Hash, C: Clone + Eq> Breaker<K, C> {
 
     /// Returns the storms of open breakers, in no particular order.
     pub fn storms(&self) -> impl Iterator<Item = (&K, Storm<C>)> {
-        let busy = self.entries.iter().filter_map(|(key, entry)| Some((key, entry.busy.as_ref()?)));
+        let busy = self.keys.iter().filter_map(|(key, state)| Some((key, state.busy.as_ref()?)));
         busy.filter(|(_, busy)| busy.open.is_some()).map(|(key, busy)| (key, busy.storm()))
     }
 }
 
-impl<C: Clone + Eq> Entry<C> {
+impl<C: Clone + Eq> KeyState<C> {
     fn open(&self) -> Option<Open> {
         self.busy.as_ref()?.open
     }

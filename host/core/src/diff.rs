@@ -321,7 +321,7 @@ fn set(owned: &[Value], desired: &[Value], live: &[Tree<'_>]) -> bool {
 }
 
 /// The positions of each key in a list.
-enum Place {
+enum Positions {
     Once(usize),
     Repeated,
 }
@@ -329,11 +329,11 @@ enum Place {
 fn places<'a, K: Eq + std::hash::Hash>(
     live: &'a [Tree<'a>],
     key: impl Fn(&'a Tree<'a>) -> Option<K>,
-) -> HashMap<K, Place> {
+) -> HashMap<K, Positions> {
     let mut places = HashMap::with_capacity(live.len());
     for (place, element) in live.iter().enumerate() {
         if let Some(key) = key(element) {
-            places.entry(key).and_modify(|seen| *seen = Place::Repeated).or_insert(Place::Once(place));
+            places.entry(key).and_modify(|seen| *seen = Positions::Repeated).or_insert(Positions::Once(place));
         }
     }
     places
@@ -346,9 +346,9 @@ struct Order {
 }
 
 impl Order {
-    fn next(&mut self, place: Option<&Place>) -> Option<usize> {
+    fn next(&mut self, place: Option<&Positions>) -> Option<usize> {
         match place {
-            Some(&Place::Once(place)) if place >= self.from => {
+            Some(&Positions::Once(place)) if place >= self.from => {
                 self.from = place + 1;
                 Some(place)
             }

@@ -28,16 +28,16 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use pilothouse_core::fair::{FairQueue, Flow, Lane, Next, Share};
+//! use pilothouse_core::fair::{FairQueue, Flow, Lane, NextTask, Share};
 //!
 //! let mut queue = FairQueue::new();
 //! let (busy, quiet) = (queue.open(Share::default()), queue.open(Share::default()));
 //! let now = Duration::ZERO;
 //! (1..=10_000).try_for_each(|task| queue.push(now, busy, Flow(0), task))?;
-//! assert!(matches!(queue.next(now, Lane::Ordinary), Next::Task(task) if task.task == 1));
+//! assert!(matches!(queue.next(now, Lane::Ordinary), NextTask::Task(task) if task.task == 1));
 //! queue.push(now, quiet, Flow(0), 0)?;
 //! queue.charge(now, busy, Duration::from_millis(5));
-//! assert!(matches!(queue.next(now, Lane::Ordinary), Next::Task(task) if task.task == 0));
+//! assert!(matches!(queue.next(now, Lane::Ordinary), NextTask::Task(task) if task.task == 0));
 //! # Ok::<(), i32>(())
 //! ```
 
@@ -120,7 +120,7 @@ impl Lane {
 
 /// The next step.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<T> {
+pub enum NextTask<T> {
     /// Run this task, and [`charge`](FairQueue::charge) its account.
     Task(Taken<T>),
     /// Nothing before this time, or until a task is pushed: every account in the lane has used up its cap.
@@ -222,7 +222,7 @@ enum Stands {
     /// It has no waiting task.
     Nowhere,
     /// In its lane's `ready`, under this place.
-    Ready(Place),
+    Ready(Precedence),
     /// In its lane's `capped`, under this time.
     Capped(Duration),
 }
@@ -230,7 +230,7 @@ enum Stands {
 /// Order among accounts of equal use: first those that were idle, then those without a running task, whose use is not
 /// charged yet, then the one that has waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Precedence {
     was_served: bool,
     at_work: bool,
     number: u64,
@@ -240,7 +240,7 @@ struct Place {
 #[derive(Debug, Default)]
 struct Row {
     /// Accounts with a task that may run; the first is next.
-    ready: BTreeSet<(Weighted, Place, AccountId)>,
+    ready: BTreeSet<(Weighted, Precedence, AccountId)>,
     /// Accounts that have used up their cap, and until when.
     capped: BTreeSet<(Duration, AccountId)>,
     /// The largest use of an account when it last ran: about that of running accounts, apart from those with credit or
@@ -334,7 +334,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes the next task of a lane.
-    pub fn next(&mut self, now: Duration, lane: Lane) -> Next<T> {
+    pub fn next(&mut self, now: Duration, lane: Lane) -> NextTask<T> {
         let row = lane as usize;
         while let Some(&(until, id)) = self.rows[row].capped.first()
             && until <= now
@@ -343,7 +343,7 @@ impl<T> FairQueue<T> {
             self.stand(now, id);
         }
         let Some(&(weighted, _, id)) = self.rows[row].ready.first() else {
-            return self.rows[row].capped.first().map_or(Next::Nothing, |&(until, _)| Next::At(until));
+            return self.rows[row].capped.first().map_or(NextTask::Nothing, |&(until, _)| NextTask::At(until));
         };
         self.leave(id);
         self.rows[row].level = self.rows[row].level.max(weighted);
@@ -361,7 +361,7 @@ impl<T> FairQueue<T> {
             Some(Taken { account: id, task, waited })
         });
         self.stand(now, id);
-        taken.map_or(Next::Nothing, Next::Task)
+        taken.map_or(NextTask::Nothing, NextTask::Task)
     }
 
     /// Records that a task of the account has yielded after it used `used`.
@@ -454,7 +454,8 @@ impl<T> FairQueue<T> {
             // Otherwise an account that could not use its share, with a single running task, would have all threads
             // later.
             account.begin_at(row.level);
-            let place = Place { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
+            let place =
+                Precedence { was_served: !account.rested, at_work: account.running > 0, number: self.last_number };
             account.stands = Stands::Ready(place);
             row.ready.insert((account.weighted, place, id));
         }

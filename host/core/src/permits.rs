@@ -22,7 +22,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use pilothouse_core::permits::{Next, Permits};
+//! use pilothouse_core::permits::{NextPermit, Permits};
 //!
 //! let now = Duration::ZERO;
 //! let mut permits = Permits::new(4, 1);
@@ -32,7 +32,7 @@
 //! permits.push(now, busy, "late");
 //! assert!(permits.begin(now, quiet));
 //! permits.end(now, busy);
-//! assert_eq!(permits.next(now), Next::Begin(busy, "late"));
+//! assert_eq!(permits.next(now), NextPermit::Begin(busy, "late"));
 //! ```
 
 use std::{
@@ -64,7 +64,7 @@ pub struct Ticket(u64);
 
 /// The next step.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<T> {
+pub enum NextPermit<T> {
     /// Send this request of this account, which now has a permit.
     Begin(AccountId, T),
     /// Nothing before this time, unless a permit is returned.
@@ -228,7 +228,7 @@ impl<T> Permits<T> {
     }
 
     /// Takes a permit for the next request. Call it until it returns none.
-    pub fn next(&mut self, now: Duration) -> Next<T> {
+    pub fn next(&mut self, now: Duration) -> NextPermit<T> {
         while let Some(&(until, id)) = self.resting.first()
             && until <= now
         {
@@ -237,7 +237,7 @@ impl<T> Permits<T> {
         let free = self.limit.saturating_sub(self.in_flight);
         let first = self.line.first().filter(|(in_flight, ..)| *in_flight < free.saturating_mul(SHARE));
         match first {
-            Some(_) if now < self.all_stand_until => Next::At(self.all_stand_until),
+            Some(_) if now < self.all_stand_until => NextPermit::At(self.all_stand_until),
             Some(&(_, _, id)) => {
                 let mut taken = None;
                 self.place(now, id, |account| {
@@ -246,11 +246,11 @@ impl<T> Permits<T> {
                         account.takes(now);
                     }
                 });
-                let Some((_, request)) = taken else { return Next::Nothing };
+                let Some((_, request)) = taken else { return NextPermit::Nothing };
                 self.in_flight += 1;
-                Next::Begin(id, request)
+                NextPermit::Begin(id, request)
             }
-            None => self.resting.first().map_or(Next::Nothing, |&(until, _)| Next::At(until)),
+            None => self.resting.first().map_or(NextPermit::Nothing, |&(until, _)| NextPermit::At(until)),
         }
     }
 

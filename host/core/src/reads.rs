@@ -146,12 +146,12 @@ struct Tracked {
     key: Key,
     /// Dependencies of the last successful run, in order.
     committed: Box<[u32]>,
-    running: Option<Box<Running>>,
+    running: Option<Box<RunReads>>,
 }
 
 /// What a run has read so far.
 #[derive(Debug)]
-struct Running {
+struct RunReads {
     number: u64,
     /// `true` if a change woke the key since the run began.
     woken: bool,
@@ -159,7 +159,7 @@ struct Running {
     kinds: Vec<(u32, Reads)>,
 }
 
-impl Running {
+impl RunReads {
     fn of_kind(&mut self, kind: u32) -> Option<&mut Reads> {
         self.kinds.iter_mut().find(|(of, _)| *of == kind).map(|(_, reads)| reads)
     }
@@ -229,7 +229,7 @@ impl Tracker {
     pub fn begin(&mut self, key: &Key) -> Run {
         self.runs += 1;
         let run = Run { key: self.number_of(key), number: self.runs };
-        let running = Box::new(Running { number: run.number, woken: false, kinds: Vec::new() });
+        let running = Box::new(RunReads { number: run.number, woken: false, kinds: Vec::new() });
         self.heap += running.heap();
         let before = self.tracked(run.key).running.replace(running);
         self.drop_running(run.key, before);

@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 use pilothouse_core::{
-    permits::{AccountId, Next, Permits, Ticket, Usage},
+    permits::{AccountId, NextPermit, Permits, Ticket, Usage},
     rate::Rate,
 };
 use tokio::{
@@ -90,12 +90,12 @@ impl Gate {
         loop {
             let next = self.permits.lock().next(self.now());
             let (id, waiter) = match next {
-                Next::Begin(id, waiter) => (id, waiter),
-                Next::At(at) => {
+                NextPermit::Begin(id, waiter) => (id, waiter),
+                NextPermit::At(at) => {
                     served.again = Some(self.origin + at);
                     return served;
                 }
-                Next::Nothing => return served,
+                NextPermit::Nothing => return served,
             };
             served.any = true;
             if let Err(unused) = waiter.send(Permit { gate: Some(self.clone()), id }) {

@@ -3,7 +3,7 @@
 
 use std::{task::Waker, time::Duration};
 
-use pilothouse_core::fair::{AccountId, FairQueue, Flow, Lane, Next};
+use pilothouse_core::fair::{AccountId, FairQueue, Flow, Lane, NextTask};
 
 /// The least time between two requests to yield. A request costs each running task some microseconds. At this interval,
 /// accounts that come often with little work cost the others a fiftieth.
@@ -113,7 +113,7 @@ impl<T> TaskQueue<T> {
         thread: Thread,
         waker: &Waker,
         ran: Option<(AccountId, Duration)>,
-    ) -> Option<(Next<T>, Option<Waker>)> {
+    ) -> Option<(NextTask<T>, Option<Waker>)> {
         if self.stopped {
             return None;
         }
@@ -125,7 +125,7 @@ impl<T> TaskQueue<T> {
             (lane != thread.lane && self.fair.usage(account).waiting > 0).then_some(lane)
         });
         let next = self.fair.next(now, thread.lane);
-        if !matches!(next, Next::Task(_)) {
+        if !matches!(next, NextTask::Task(_)) {
             self.resting.push((thread, waker.clone()));
         }
         // If the account has moved to the other lane, a thread there must find out about its tasks, or when its cap
@@ -208,8 +208,8 @@ mod tests {
             let ran = ran.map(|(account, used)| (self.ids[account], used));
             let (next, other) = self.queue.next(now, ordinary(number), &waker, ran).unwrap();
             let task = match next {
-                Next::Task(taken) => Some(taken.task),
-                Next::At(_) | Next::Nothing => None,
+                NextTask::Task(taken) => Some(taken.task),
+                NextTask::At(_) | NextTask::Nothing => None,
             };
             match other {
                 None => (task, Woke::Nothing),
@@ -311,7 +311,7 @@ mod tests {
         let suspects = Thread { number: 0, lane: Lane::Suspect };
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
-        assert!(matches!(scene.queue.next(MS, suspects, &waker, None), Some((Next::Nothing, None))));
+        assert!(matches!(scene.queue.next(MS, suspects, &waker, None), Some((NextTask::Nothing, None))));
         // The second time makes a suspect.
         scene.queue.fair_mut().charge(MS, scene.ids[0], 2 * HOLDS);
         assert_eq!(scene.next(MS, 0, None), (None, Woke::Nothing));
@@ -321,16 +321,16 @@ mod tests {
         assert_eq!(scene.push(MS, 0, 1, true), Woke::Nothing);
         let ran = Some((scene.ids[0], 2 * HOLDS));
         let (next, other) = scene.queue.next(MS, ordinary(0), &Waker::from(scene.threads[0].clone()), ran).unwrap();
-        assert_eq!(next, Next::Nothing);
+        assert_eq!(next, NextTask::Nothing);
         other.unwrap().wake();
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         let (next, other) = scene.queue.next(MS, suspects, &waker, None).unwrap();
-        assert!(matches!(next, Next::Task(taken) if taken.task == 1) && other.is_none());
+        assert!(matches!(next, NextTask::Task(taken) if taken.task == 1) && other.is_none());
         // The account is no longer suspected: an ordinary thread is woken for its next task.
         let later = MS + SUSPECTED;
         assert!(matches!(
             scene.queue.next(later, suspects, &waker, Some((scene.ids[0], MS))),
-            Some((Next::Nothing, None))
+            Some((NextTask::Nothing, None))
         ));
         assert_eq!(scene.push(later, 0, 2, false), Woke::Thread(0));
         assert_eq!(scene.next(later, 0, None), (Some(2), Woke::Nothing));
@@ -346,17 +346,17 @@ mod tests {
         let suspects = Thread { number: 0, lane: Lane::Suspect };
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(woken.clone());
-        assert!(matches!(scene.queue.next(MS, suspects, &waker, None), Some((Next::Nothing, None))));
+        assert!(matches!(scene.queue.next(MS, suspects, &waker, None), Some((NextTask::Nothing, None))));
         assert_eq!(scene.push(MS, 0, 1, false), Woke::RunningTasks);
         assert_eq!(scene.next(MS, 0, None), (Some(1), Woke::Nothing));
         assert_eq!(scene.push(MS, 0, 1, true), Woke::Nothing);
         let ran = Some((scene.ids[0], 100 * MS));
         let (next, other) = scene.queue.next(MS, ordinary(0), Waker::noop(), ran).unwrap();
-        assert_eq!(next, Next::Nothing);
+        assert_eq!(next, NextTask::Nothing);
         other.unwrap().wake();
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         let (next, _) = scene.queue.next(MS, suspects, &waker, None).unwrap();
-        assert!(matches!(next, Next::At(until) if until > 900 * MS), "{next:?}");
+        assert!(matches!(next, NextTask::At(until) if until > 900 * MS), "{next:?}");
     }
 
     #[test]

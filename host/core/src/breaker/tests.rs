@@ -101,8 +101,8 @@ fn keys_that_are_reconciled_now_and_then_are_forgotten() {
     for number in 0..100_000 {
         breaker.reconciled(NOW + Duration::from_millis(10) * number, &number);
     }
-    assert!(breaker.entries.len() <= SWEEP, "{}", breaker.entries.len());
-    assert!(breaker.entries.capacity() < 4 * SWEEP);
+    assert!(breaker.keys.len() <= SWEEP, "{}", breaker.keys.len());
+    assert!(breaker.keys.capacity() < 4 * SWEEP);
 }
 
 #[test]
@@ -120,13 +120,13 @@ fn keys_of_a_burst_are_forgotten_when_they_have_their_rate_again() {
     breaker.forget(NOW);
     assert_eq!((breaker.len(), breaker.open()), (100_000, 1));
     breaker.forget(NOW + RATE.every);
-    let mut left: Vec<u32> = breaker.entries.keys().copied().collect();
+    let mut left: Vec<u32> = breaker.keys.keys().copied().collect();
     left.sort_unstable();
     assert_eq!(left, [0, 1]);
-    assert!(breaker.entries.capacity() < 4 * SWEEP);
+    assert!(breaker.keys.capacity() < 4 * SWEEP);
     breaker.settle(NOW + CALM);
     breaker.forget(NOW + CALM);
-    assert_eq!((breaker.is_empty(), breaker.entries.capacity()), (true, 0));
+    assert_eq!((breaker.is_empty(), breaker.keys.capacity()), (true, 0));
 }
 
 proptest! {

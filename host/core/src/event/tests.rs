@@ -2,8 +2,8 @@ use super::*;
 
 const NOW: Duration = Duration::from_secs(10_000);
 
-/// Tells messages of `a`, one after the other, `apart`; what became of each: the name and the count.
-fn tell(
+/// Judges messages about `a` that come `apart`. Returns the name and the count of each.
+fn judged(
     events: &mut Correlator<&'static str, &'static str>,
     messages: &[&str],
     apart: Duration,
@@ -25,10 +25,10 @@ fn tell(
 
 #[test]
 fn the_same_is_counted_for_ten_minutes() {
-    let told = |apart| tell(&mut Correlator::new(), &["no", "never", "no"], apart);
+    let written = |apart| judged(&mut Correlator::new(), &["no", "never", "no"], apart);
     let one = |name: &str, count| Some((name.to_owned(), count));
-    assert_eq!(told(Duration::from_secs(300)), [one("a.1", 1), one("a.2", 1), one("a.1", 2)]);
-    assert_eq!(told(Duration::from_secs(301)), [one("a.1", 1), one("a.2", 1), one("a.3", 1)]);
+    assert_eq!(written(Duration::from_secs(300)), [one("a.1", 1), one("a.2", 1), one("a.1", 2)]);
+    assert_eq!(written(Duration::from_secs(301)), [one("a.1", 1), one("a.2", 1), one("a.3", 1)]);
 }
 
 #[test]
@@ -36,12 +36,12 @@ fn of_many_different_messages_the_later_are_one() {
     let messages: Vec<String> = (0..13).map(|number| format!("no {number}")).collect();
     let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
     let mut events = Correlator::new();
-    let told = tell(&mut events, &messages, Duration::ZERO);
-    let names: Vec<_> = told.iter().flatten().map(|(name, count)| (name.as_str(), *count)).collect();
+    let written = judged(&mut events, &messages, Duration::ZERO);
+    let names: Vec<_> = written.iter().flatten().map(|(name, count)| (name.as_str(), *count)).collect();
     assert_eq!(names[9..], [("a.10", 1), ("a.11", 1), ("a.11", 2), ("a.11", 3)]);
     let act = events.judge(NOW, &"a", &"Failed", "no 77", || unreachable!("it is taken together"));
     assert_eq!(act.map(|act| act.message).as_deref(), Some("(combined from similar events): no 77"));
-    // Those that were told by themselves are.
+    // Those that were written by themselves are.
     let act = events.judge(NOW, &"a", &"Failed", "no 1", || unreachable!("it is there"));
     assert_eq!(act, Some(Act { name: "a.2".into(), count: 2, message: "no 1".into() }));
 }
@@ -49,11 +49,11 @@ fn of_many_different_messages_the_later_are_one() {
 #[test]
 fn an_object_gets_25_at_once_and_then_one_each_five_minutes() {
     let mut events = Correlator::new();
-    let told = tell(&mut events, &["no"; 40], Duration::ZERO);
-    assert_eq!(told.iter().flatten().count(), 25);
+    let written = judged(&mut events, &["no"; 40], Duration::ZERO);
+    assert_eq!(written.iter().flatten().count(), 25);
     assert!(events.judge(NOW, &"b", &"Failed", "no", || "b.1".into()).is_some());
-    let told = tell(&mut events, &["no"; 10], Duration::from_secs(300));
-    assert_eq!(told.iter().flatten().count(), 10);
+    let written = judged(&mut events, &["no"; 10], Duration::from_secs(300));
+    assert_eq!(written.iter().flatten().count(), 10);
 }
 
 #[test]

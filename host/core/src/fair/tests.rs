@@ -21,7 +21,7 @@ fn share(weight: u32, cap: Option<u32>) -> Share {
 /// Takes the next task of most, which is there.
 fn take<T: std::fmt::Debug>(queue: &mut FairQueue<T>, now: Duration) -> Taken<T> {
     match queue.next(now, Lane::Ordinary) {
-        Next::Task(taken) => taken,
+        NextTask::Task(taken) => taken,
         other => panic!("no task but {other:?}"),
     }
 }
@@ -34,7 +34,7 @@ fn one_account_is_served_in_order() {
     assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 0, waited: 5 * MS });
     assert_eq!(take(&mut queue, 5 * MS), Taken { account: id, task: 1, waited: 4 * MS });
     assert_eq!(take(&mut queue, 6 * MS), Taken { account: id, task: 2, waited: 4 * MS });
-    assert_eq!(queue.next(6 * MS, Lane::Ordinary), Next::Nothing);
+    assert_eq!(queue.next(6 * MS, Lane::Ordinary), NextTask::Nothing);
     assert_eq!(queue.usage(id), Usage { used: Duration::ZERO, turns: 3, waited: 13 * MS, held: 0, waiting: 0 });
 }
 
@@ -259,17 +259,17 @@ fn a_cap_holds_though_nobody_else_is_there() {
     let (began, mut turns) = (now, 0);
     while now < began + Duration::from_secs(10) {
         match queue.next(now, Lane::Ordinary) {
-            Next::Task(_) => {
+            NextTask::Task(_) => {
                 now += MS;
                 turns += 1;
                 queue.push(now, id, FLOW, ()).unwrap();
                 queue.charge(now, id, MS);
             }
-            Next::At(until) => {
+            NextTask::At(until) => {
                 assert!(until > now);
                 now = until;
             }
-            Next::Nothing => panic!("its task is gone"),
+            NextTask::Nothing => panic!("its task is gone"),
         }
     }
     // A quarter of ten seconds, what it had left of the time before, and the turn that went over it.
@@ -285,7 +285,7 @@ fn a_cap_that_is_lifted_holds_back_no_longer() {
     take(&mut queue, MS);
     queue.push(MS, id, FLOW, "second").unwrap();
     queue.charge(MS, id, MS);
-    assert!(matches!(queue.next(MS, Lane::Ordinary), Next::At(until) if until > 900 * MS));
+    assert!(matches!(queue.next(MS, Lane::Ordinary), NextTask::At(until) if until > 900 * MS));
     queue.set_share(MS, id, Share::default());
     assert_eq!(take(&mut queue, MS).task, "second");
 }
@@ -324,7 +324,7 @@ fn hold(queue: &mut FairQueue<()>, now: Duration, id: AccountId) {
 /// A task of the account uses so much and ends; it has nothing else in line, and is alone in its lane.
 fn run(queue: &mut FairQueue<()>, now: Duration, id: AccountId, used: Duration) {
     queue.push(now, id, FLOW, ()).unwrap();
-    let Next::Task(taken) = queue.next(now, queue.lane(id)) else { panic!("it has a task") };
+    let NextTask::Task(taken) = queue.next(now, queue.lane(id)) else { panic!("it has a task") };
     assert_eq!(taken.account, id);
     queue.charge(now, id, used);
 }
@@ -377,8 +377,8 @@ fn who_holds_a_thread_leaves_the_lane_of_most_for_a_while() {
         (0..2).for_each(|_| queue.push(MS, id, FLOW, ()).unwrap());
     }
     let next = |queue: &mut FairQueue<()>, now, lane| match queue.next(now, lane) {
-        Next::Task(taken) => Some(taken.account),
-        Next::At(_) | Next::Nothing => None,
+        NextTask::Task(taken) => Some(taken.account),
+        NextTask::At(_) | NextTask::Nothing => None,
     };
     let ordinary = [(); 3].map(|()| next(&mut queue, MS, Lane::Ordinary));
     assert_eq!(ordinary, [Some(good), Some(good), None]);
@@ -405,7 +405,7 @@ fn weights_part_the_time_of_those_who_hold_threads() {
         queue.push(MS, id, FLOW, ()).unwrap();
     }
     for _ in 0..4_000 {
-        let Next::Task(Taken { account, .. }) = queue.next(MS, Lane::Suspect) else { panic!("both have tasks") };
+        let NextTask::Task(Taken { account, .. }) = queue.next(MS, Lane::Suspect) else { panic!("both have tasks") };
         queue.push(MS, account, FLOW, ()).unwrap();
         queue.charge(MS, account, HELD);
     }
@@ -426,7 +426,7 @@ fn nobody_gains_by_changing_lanes() {
     }
     hold(&mut queue, MS, bad);
     queue.push(MS, bad, FLOW, ()).unwrap();
-    let Next::Task(_) = queue.next(MS, Lane::Suspect) else { panic!("it has a task") };
+    let NextTask::Task(_) = queue.next(MS, Lane::Suspect) else { panic!("it has a task") };
     let now = MS + SUSPECTED;
     (0..200).for_each(|_| queue.push(now, busy, FLOW, ()).unwrap());
     (0..200).for_each(|_| queue.push(now, bad, FLOW, ()).unwrap());
@@ -466,7 +466,7 @@ fn a_closed_account_is_served_to_its_end_and_forgotten() {
 enum Step {
     /// By this account, in this flow.
     Push(usize, u64),
-    Next(Lane),
+    NextTask(Lane),
     /// The task that runs longest gives way after so many microseconds; true: it comes again.
     GiveWay(u64, bool),
     Pass(u64),
@@ -477,7 +477,7 @@ fn step() -> impl Strategy<Value = Step> {
     let account = 0..4_usize;
     prop_oneof![
         4 => (account.clone(), 0..3_u64).prop_map(|(id, flow)| Step::Push(id, flow)),
-        4 => prop_oneof![3 => Just(Lane::Ordinary), 1 => Just(Lane::Suspect)].prop_map(Step::Next),
+        4 => prop_oneof![3 => Just(Lane::Ordinary), 1 => Just(Lane::Suspect)].prop_map(Step::NextTask),
         4 => (prop_oneof![5 => 0..1_000_u64, 1 => 1_000..2_500_u64], any::<bool>()).prop_map(|(used, again)| Step::GiveWay(used, again)),
         2 => prop_oneof![3 => 0..50_000_u64, 1 => 5_000_000..15_000_000_u64].prop_map(Step::Pass),
         1 => (account, 1..20_000_u32, prop::option::of(1..4_000_u32)).prop_map(|(id, weight, cap)| Step::Share(id, share(weight, cap))),
@@ -519,8 +519,8 @@ proptest! {
                     enter(&mut lines[account], &mut served[account], flow, last);
                     prop_assert_eq!(queue.push(now, ids[account], Flow(flow), last), Ok(()));
                 }
-                Step::Next(lane) => match queue.next(now, lane) {
-                    Next::Task(taken) => {
+                Step::NextTask(lane) => match queue.next(now, lane) {
+                    NextTask::Task(taken) => {
                         let account = ids.iter().position(|&id| id == taken.account).unwrap();
                         prop_assert_eq!(lane_of(account), lane);
                         let flow = served[account].remove(0);
@@ -531,14 +531,14 @@ proptest! {
                         }
                         running.push_back((taken.account, flow, taken.task));
                     }
-                    Next::At(until) => {
+                    NextTask::At(until) => {
                         prop_assert!(until > now);
                         for (account, tasks) in lines.iter().enumerate() {
                             prop_assert!(tasks.is_empty() || caps[account] || lane_of(account) != lane);
                         }
                         prop_assert!(lines.iter().any(|tasks| !tasks.is_empty()));
                     }
-                    Next::Nothing => for (account, tasks) in lines.iter().enumerate() {
+                    NextTask::Nothing => for (account, tasks) in lines.iter().enumerate() {
                         prop_assert!(tasks.is_empty() || lane_of(account) != lane);
                     },
                 },
@@ -591,8 +591,8 @@ proptest! {
                     }
                     queue.push(now, ids[account], Flow(flow), ()).unwrap();
                 }
-                Step::Next(_) => {
-                    if let Next::Task(taken) = queue.next(now, Lane::Ordinary) {
+                Step::NextTask(_) => {
+                    if let NextTask::Task(taken) = queue.next(now, Lane::Ordinary) {
                         rested.remove(&taken.account);
                         running.push_back(taken.account);
                     }

@@ -757,3 +757,15 @@ fn the_list_of_verbs_has_each_verb_once() {
     };
     assert!(Verb::ALL.into_iter().map(place).eq(0..6));
 }
+
+#[test]
+fn the_list_of_operations_has_each_operation_once() {
+    // A new operation does not compile here.
+    let place = |operation: Operation| match operation {
+        Operation::Create => 0,
+        Operation::Update => 1,
+        Operation::Delete => 2,
+        Operation::Connect => 3,
+    };
+    assert!(Operation::ALL.into_iter().map(place).eq(0..4));
+}

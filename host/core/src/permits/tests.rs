@@ -14,7 +14,7 @@ fn at(millis: u64) -> Duration {
 
 fn begun<T>(permits: &mut Permits<T>, now: Duration) -> Vec<(AccountId, T)> {
     let mut begun = Vec::new();
-    while let Next::Begin(id, request) = permits.next(now) {
+    while let NextPermit::Begin(id, request) = permits.next(now) {
         begun.push((id, request));
     }
     begun
@@ -94,11 +94,11 @@ fn an_account_begins_no_more_than_its_rate() {
     assert_eq!((permits.begin(at(0), id), permits.begin(at(0), id), permits.begin(at(0), id)), (true, true, false));
     permits.push(at(0), id, "third");
     assert!(permits.begin(at(0), other));
-    assert_eq!(permits.next(at(0)), Next::At(at(500)));
-    assert_eq!(permits.next(at(500)), Next::Begin(id, "third"));
+    assert_eq!(permits.next(at(0)), NextPermit::At(at(500)));
+    assert_eq!(permits.next(at(500)), NextPermit::Begin(id, "third"));
     permits.push(at(500), id, "fourth");
     permits.set_rate(at(501), id, None);
-    assert_eq!(permits.next(at(501)), Next::Begin(id, "fourth"));
+    assert_eq!(permits.next(at(501)), NextPermit::Begin(id, "fourth"));
 }
 
 #[test]
@@ -112,12 +112,12 @@ fn retry_after_stops_its_account_so_long_and_the_others_for_a_second() {
         assert!(!permits.begin(at(999), id));
         permits.push(at(999), id, id);
     }
-    let Next::At(all) = permits.next(at(999)) else { panic!("something began") };
+    let NextPermit::At(all) = permits.next(at(999)) else { panic!("something began") };
     assert!((at(1000)..=at(1250)).contains(&all), "{all:?}");
-    assert_eq!(permits.next(all), Next::Begin(other, other));
-    let Next::At(own) = permits.next(all) else { panic!("something began") };
+    assert_eq!(permits.next(all), NextPermit::Begin(other, other));
+    let NextPermit::At(own) = permits.next(all) else { panic!("something began") };
     assert!((at(10_000)..=at(12_500)).contains(&own), "{own:?}");
-    assert_eq!(permits.next(own), Next::Begin(refused, refused));
+    assert_eq!(permits.next(own), NextPermit::Begin(refused, refused));
     assert_eq!(permits.usage(refused).throttled, 1);
 }
 
@@ -127,7 +127,7 @@ fn a_retry_after_of_an_hour_is_bounded() {
     let id = permits.open(None);
     permits.throttle(at(0), id, Duration::from_secs(3600));
     permits.push(at(2000), id, ());
-    let Next::At(own) = permits.next(at(2000)) else { panic!("something began") };
+    let NextPermit::At(own) = permits.next(at(2000)) else { panic!("something began") };
     assert!((ACCOUNT_STANDS..=ACCOUNT_STANDS * 5 / 4).contains(&own), "{own:?}");
 }
 
@@ -206,7 +206,7 @@ proptest! {
                 }
                 Act::Pass(millis) => now += at(millis),
             }
-            while let Next::Begin(id, number) = permits.next(now) {
+            while let NextPermit::Begin(id, number) = permits.next(now) {
                 prop_assert!(stands.get(&id).is_none_or(|until| *until <= now));
                 prop_assert_eq!(waiting.get_mut(&id).and_then(VecDeque::pop_front).map(|(_, of)| of), Some(number));
                 let own = flying.get(&id).copied().unwrap_or_default();
@@ -227,7 +227,7 @@ proptest! {
                     permits.end(now, *id);
                 }
             }
-            while let Next::Begin(id, number) = permits.next(now) {
+            while let NextPermit::Begin(id, number) = permits.next(now) {
                 prop_assert_eq!(waiting.get_mut(&id).and_then(VecDeque::pop_front).map(|(_, of)| of), Some(number));
                 *flying.entry(id).or_default() += 1;
             }

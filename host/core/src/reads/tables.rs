@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, hash::BuildHasher, sync::Arc};
 
 use super::{
-    Kind, MAX_READ_BYTES, MAX_READS, Reads, Run, Running, Scope, Tracked, Tracker, anchor,
+    Kind, MAX_READ_BYTES, MAX_READS, Reads, Run, RunReads, Scope, Tracked, Tracker, anchor,
     dependency::{Dependency, Thing, ThingRef},
     ids::Ids,
 };
@@ -182,7 +182,7 @@ impl Tracker {
         }
     }
 
-    pub(super) fn drop_running(&mut self, key: u32, running: Option<Box<Running>>) {
+    pub(super) fn drop_running(&mut self, key: u32, running: Option<Box<RunReads>>) {
         if let Some(running) = running {
             self.heap -= running.heap();
             let reads = running.kinds.into_iter().flat_map(|(_, reads)| reads.dependencies);
@@ -190,12 +190,12 @@ impl Tracker {
         }
     }
 
-    pub(super) fn running(&mut self, run: Run) -> Option<&mut Running> {
+    pub(super) fn running(&mut self, run: Run) -> Option<&mut RunReads> {
         let running = self.keys.get_mut(run.key as usize)?.as_mut()?.running.as_deref_mut()?;
         (running.number == run.number).then_some(running)
     }
 
-    pub(super) fn take_running(&mut self, run: Run) -> Option<Box<Running>> {
+    pub(super) fn take_running(&mut self, run: Run) -> Option<Box<RunReads>> {
         self.running(run)?;
         self.tracked(run.key).running.take()
     }

@@ -8,14 +8,14 @@ use crate::field::FieldPath;
 /// Returns the fields that an expression reads, each after the fields that contain it. For a computed name, only the
 /// containing field is returned.
 pub(super) fn read(expression: &IdedExpr) -> Vec<FieldPath> {
-    let mut reader = Reader { scope: ["object", "old"].map(|side| (side, Place::Side)).into(), found: Vec::new() };
+    let mut reader = Reader { scope: ["object", "old"].map(|side| (side, Meaning::Side)).into(), found: Vec::new() };
     reader.visit(expression);
     reader.found
 }
 
 /// The meaning of a part of an expression.
 #[derive(Clone)]
-enum Place {
+enum Meaning {
     /// `object` or `old`.
     Side,
     Field(FieldPath),
@@ -24,16 +24,16 @@ enum Place {
 }
 
 struct Reader<'a> {
-    scope: Vec<(&'a str, Place)>,
+    scope: Vec<(&'a str, Meaning)>,
     found: Vec<FieldPath>,
 }
 
 impl<'a> Reader<'a> {
-    fn visit(&mut self, expression: &'a IdedExpr) -> Place {
+    fn visit(&mut self, expression: &'a IdedExpr) -> Meaning {
         match &expression.expr {
             Expr::Ident(name) => {
                 let variable = self.scope.iter().rev().find(|(known, _)| known == name);
-                return variable.map_or(Place::Else, |(_, place)| place.clone());
+                return variable.map_or(Meaning::Else, |(_, place)| place.clone());
             }
             Expr::Select(select) => {
                 let of = self.visit(&select.operand);
@@ -41,15 +41,15 @@ impl<'a> Reader<'a> {
             }
             Expr::Call(call) => {
                 let target = call.target.as_deref();
-                let parts: Vec<Place> = target.into_iter().chain(&call.args).map(|part| self.visit(part)).collect();
-                let ([of, _], [_, name]) = (&parts[..], &call.args[..]) else { return Place::Else };
+                let parts: Vec<Meaning> = target.into_iter().chain(&call.args).map(|part| self.visit(part)).collect();
+                let ([of, _], [_, name]) = (&parts[..], &call.args[..]) else { return Meaning::Else };
                 if call.func_name != INDEX {
-                    return Place::Else;
+                    return Meaning::Else;
                 }
                 return match (&name.expr, of) {
                     (Expr::Literal(LiteralValue::String(name)), of) => self.member(of, name.inner()),
-                    (Expr::Literal(_), Place::Field(list)) => Place::Field(list.each()),
-                    _ => Place::Else,
+                    (Expr::Literal(_), Meaning::Field(list)) => Meaning::Field(list.each()),
+                    _ => Meaning::Else,
                 };
             }
             Expr::List(list) => list.elements.iter().for_each(|element| drop(self.visit(element))),
@@ -64,34 +64,34 @@ impl<'a> Reader<'a> {
             Expr::Comprehension(of) => {
                 let element = match self.visit(&of.iter_range) {
                     // With one variable, it is an element; with two, the first is its position.
-                    Place::Field(list) if of.iter_var2.is_none() => Place::Field(list.each()),
-                    _ => Place::Else,
+                    Meaning::Field(list) if of.iter_var2.is_none() => Meaning::Field(list.each()),
+                    _ => Meaning::Else,
                 };
                 self.visit(&of.accu_init);
                 let outer = self.scope.len();
-                self.scope.push((&of.accu_var, Place::Else));
+                self.scope.push((&of.accu_var, Meaning::Else));
                 self.visit(&of.result);
                 self.scope.push((&of.iter_var, element));
-                self.scope.extend(of.iter_var2.as_deref().map(|name| (name, Place::Else)));
+                self.scope.extend(of.iter_var2.as_deref().map(|name| (name, Meaning::Else)));
                 self.visit(&of.loop_cond);
                 self.visit(&of.loop_step);
                 self.scope.truncate(outer);
             }
             Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => {}
         }
-        Place::Else
+        Meaning::Else
     }
 
-    fn member(&mut self, of: &Place, name: &str) -> Place {
+    fn member(&mut self, of: &Meaning, name: &str) -> Meaning {
         let field = match of {
-            Place::Side => FieldPath::top(name),
-            Place::Field(field) => field.member(name),
-            Place::Else => return Place::Else,
+            Meaning::Side => FieldPath::top(name),
+            Meaning::Field(field) => field.member(name),
+            Meaning::Else => return Meaning::Else,
         };
         if !self.found.contains(&field) {
             self.found.push(field.clone());
         }
-        Place::Field(field)
+        Meaning::Field(field)
     }
 }
 

@@ -115,8 +115,7 @@ pub(crate) enum Answer {
 }
 
 impl Call<'_> {
-    /// Adds the warnings of webhooks, each once. Beyond [`WARNINGS`] the last one is shortened, and the rest is
-    /// dropped.
+    /// Adds warnings, each once. Beyond [`WARNINGS`] the last one is shortened, and the rest is dropped.
     pub(crate) fn add_warnings(&mut self, warnings: Vec<String>) {
         for warning in warnings {
             let shown: usize = self.warnings.iter().map(String::len).sum();

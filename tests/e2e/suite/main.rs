@@ -253,6 +253,7 @@ fn main() -> ExitCode {
         server {
             a_killed_api_server_comes_back_with_its_data,
             writes_are_counted_and_reads_are_not,
+            a_variable_that_is_named_again_is_warned_of_and_cannot_be_applied,
         }
         starvation { a_host_that_the_server_throttles_says_so_waits_and_loses_nothing }
         text {

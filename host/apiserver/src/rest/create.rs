@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{Answer, Call, check_fields, check_kind, warnings, write};
+use super::{Answer, Call, check_fields, check_kind, write};
 use crate::{
     admission::{self, Operation},
     body::Decoded,
@@ -26,9 +26,6 @@ pub(crate) async fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer>
     let Decoded { mut value, duplicates } = body;
     check_kind(call, &mut value)?;
     check_fields(call, &mut value, &duplicates)?;
-    if !call.resource.custom {
-        call.warnings.extend(warnings::hidden_variables(&value));
-    }
     if call.resource.purpose == Purpose::Review {
         return Ok(Answer::Made(StatusCode::CREATED, kinds::review(call.resource, value)));
     }
@@ -165,6 +162,7 @@ async fn commit(call: &mut Call<'_>, mut object: Value) -> std::result::Result<A
     set_meta(&mut object, "uid", call.server.draws.uid().into());
     set_meta(&mut object, "creationTimestamp", call.server.now().into());
     write::validate(call, &object, None)?;
+    write::warn(call, &object);
     admission::validate(call, Operation::Create, Some(&object), None).await?;
     if call.dry_run {
         call.server.store.may_create(&resource.storage, &call.key).map_err(Failure::Refused)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::{Answer, Call, Part, create::Tracking, scale};
+use super::{Answer, Call, Part, create::Tracking, scale, warnings};
 use crate::{
     admission::{self, Operation},
     convert, kinds, managed, names,
@@ -44,11 +44,16 @@ pub(super) async fn replace(
         new = complete(call, &old, mutated)?;
         copy_meta(&mut new, &tracked, "managedFields");
     }
-    if resource.generation && needs_generation(call, &old, &new) {
+    let changed = needs_generation(call, &old, &new);
+    if resource.generation && changed {
         let next = old["metadata"]["generation"].as_i64().unwrap_or(0).saturating_add(1);
         set_meta(&mut new, "generation", next.into());
     }
     validate(call, &new, Some(&old))?;
+    // A change of a Pod's labels alone is warned of, too.
+    if call.part == Part::Object && (changed || resource.kind == "Pod") {
+        warn(call, &new);
+    }
     match call.part {
         Part::Scale => {
             let (new, old) = (scale::of_any(resource, &new), scale::of_any(resource, &old));
@@ -217,6 +222,13 @@ fn needs_generation(call: &Call<'_>, old: &Value, new: &Value) -> bool {
         members.filter(|(field, _)| !ignored(field)).map(|(field, value)| (field.clone(), value.clone())).collect()
     };
     fields(old) != fields(new)
+}
+
+/// Adds the server's own warnings about a valid object.
+pub(super) fn warn(call: &mut Call<'_>, object: &Value) {
+    if !call.resource.custom {
+        call.add_warnings(warnings::hidden_variables(object));
+    }
 }
 
 /// Validates an object before its commit.

@@ -111,6 +111,8 @@ fn judge(room: Option<Room>, granted: u64, wanted: u64) -> Verdict {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
     fn of(limit: u64, left: u64) -> Option<Room> {
@@ -135,18 +137,47 @@ mod tests {
         assert_eq!(judge(of(128, 0), 10, 512), Verdict::Wait);
     }
 
-    #[tokio::test]
-    async fn memory_is_given_back_and_the_first_who_waits_is_next() {
+    /// Creates a root directory with these files, of a container with 512 MiB of which 48 are used.
+    fn container(mount: &str, files: &[(&str, &str)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
+        let kernel = [("proc/self/cgroup", "4:memory:/\n0::/\n"), ("proc/self/mountinfo", mount)];
+        for (path, text) in kernel.iter().chain(files) {
             let path = root.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
-        };
-        write("proc/self/cgroup", "0::/\n");
-        write("proc/self/mountinfo", "30 23 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
-        write("sys/fs/cgroup/memory.max", &(512 * MIB).to_string());
-        write("sys/fs/cgroup/memory.current", &(48 * MIB).to_string());
+        }
+        root
+    }
+
+    const V2: &str = "30 23 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+    const MAX: (&str, &str) = ("sys/fs/cgroup/memory.max", "536870912\n");
+    const CURRENT: (&str, &str) = ("sys/fs/cgroup/memory.current", "50331648\n");
+
+    #[tokio::test]
+    async fn a_compiler_gets_the_same_whatever_limits_the_container_and_whomever_the_kernel_would_end() {
+        let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let group = |text| ("sys/fs/cgroup/memory.oom.group", text);
+        for (mount, files) in [
+            (
+                v1,
+                &[
+                    ("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n"),
+                    ("sys/fs/cgroup/memory/memory.usage_in_bytes", "50331648\n"),
+                ][..],
+            ),
+            (V2, &[MAX, CURRENT, group("1\n")]),
+            (V2, &[MAX, CURRENT, group("0\n")]),
+            (V2, &[("sys/fs/cgroup/memory.high", MAX.1), CURRENT]),
+        ] {
+            let root = container(mount, files);
+            let grant = Budget::new(root.path()).take(2048).await.unwrap();
+            assert_eq!((grant.mib, grant.limit), (400, Some(512)), "{files:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn memory_is_given_back_and_the_first_who_waits_is_next() {
+        let root = container(V2, &[MAX, CURRENT]);
         let budget = Budget::new(root.path());
         let first = budget.take(2048).await.unwrap();
         assert_eq!((first.mib, first.limit), (400, Some(512)));

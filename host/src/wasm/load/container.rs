@@ -2,12 +2,12 @@
 //!
 //! A container's memory limit is the limit of a control group, and the groups above it count too. Since Kubernetes 1.28
 //! the kernel ends all processes of a container that reaches its limit (`memory.oom.group`). So a compiler that reaches
-//! it takes the host with it.
+//! it takes the host with it. Where only the compiler would end, the host bounds it just the same.
 //!
 //! ```text
 //! /proc/self/cgroup      which group      0::/kubepods/pod1/c1        4:memory:/kubepods/pod1/c1
 //! /proc/self/mountinfo   where it is      /sys/fs/cgroup (cgroup2)    /sys/fs/cgroup/memory (cgroup, memory)
-//! there and above        what it says     memory.max, .current        memory.limit_in_bytes, .usage_in_bytes
+//! there and above        what it says     memory.max, .high, .current memory.limit_in_bytes, .usage_in_bytes
 //! ```
 
 use std::{
@@ -104,12 +104,14 @@ impl<'a> Mount<'a> {
 
 impl Version {
     fn room(self, group: &Path) -> Option<Room> {
-        let (limit, used, cached) = match self {
-            Self::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-            Self::Two => ("memory.max", "memory.current", "inactive_file"),
+        // Above `memory.high` the kernel slows all processes of the group almost to a halt.
+        let (limits, used, cached): (&[_], _, _) = match self {
+            Self::One => (&["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_inactive_file"),
+            Self::Two => (&["memory.max", "memory.high"], "memory.current", "inactive_file"),
         };
         // `max` is not a number, and means no limit.
-        let limit: u64 = text(&group.join(limit))?.trim().parse().ok().filter(|limit| *limit < UNLIMITED)?;
+        let limit = |file: &&str| text(&group.join(file))?.trim().parse().ok().filter(|limit| *limit < UNLIMITED);
+        let limit: u64 = limits.iter().filter_map(limit).min()?;
         let used: u64 = text(&group.join(used))?.trim().parse().ok()?;
         let counts = text(&group.join("memory.stat")).unwrap_or_default();
         let cached = counts.lines().find_map(|line| line.strip_prefix(cached)?.trim().parse::<u64>().ok());
@@ -171,6 +173,23 @@ mod tests {
             ("sys/fs/cgroup/memory.stat", "anon 100\nfile 7\ninactive_file 104857600\nactive_file 5\n"),
         ]);
         assert_eq!(room, Some((512, 412)));
+    }
+
+    #[test]
+    fn the_mark_above_which_version_2_slows_a_group_counts_as_its_limit() {
+        let room = |max, high| {
+            room_of(&[
+                V2,
+                ("proc/self/cgroup", "0::/\n"),
+                ("sys/fs/cgroup/memory.max", max),
+                ("sys/fs/cgroup/memory.high", high),
+                ("sys/fs/cgroup/memory.current", "209715200\n"),
+            ])
+        };
+        assert_eq!(room("536870912\n", "419430400\n"), Some((400, 200)));
+        assert_eq!(room("536870912\n", "max\n"), Some((512, 312)));
+        assert_eq!(room("max\n", "419430400\n"), Some((400, 200)));
+        assert_eq!(room("max\n", "max\n"), None);
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// QueuedFile for a turn with this file, which has `bytes` bytes.
+    /// Waits for a turn with this file, which has `bytes` bytes.
     ///
     /// # Cancellation
     /// Dropping the future leaves the queue.
@@ -102,7 +102,7 @@ impl Turns {
         turn.await.expect("a waiting file keeps its sender until its turn")
     }
 
-    /// QueuedFile until nothing else is compiled or waits. Files that arrive later do not wait for the background work:
+    /// Waits until nothing else is compiled or waits. Files that arrive later do not wait for the background work:
     /// see [`Turn::wanted`]. With `gave_up`, work that gave up its turn is the next again.
     ///
     /// # Cancellation

@@ -21,19 +21,33 @@
 
 use std::collections::BTreeMap;
 
-use crate::manifest::{Metric, MetricType};
+use crate::{
+    budget::{Budget, Share},
+    manifest::{Metric, MetricType},
+};
 
 /// Bytes of a label value. Longer ones are cut.
 pub const MAX_VALUE: usize = 128;
 
+/// Bytes of a series beside its texts and buckets: its place in a map, of which half may be empty.
+const ENTRY: usize = 2 * size_of::<(Box<[Box<str>]>, Value)>();
+
 /// The series of all metrics of one plugin.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Series {
     metrics: BTreeMap<String, Measured>,
     /// Number of series.
     count: usize,
     /// The largest number of series.
     most: usize,
+    bytes: Share,
+}
+
+impl Default for Series {
+    /// Without a bound of bytes.
+    fn default() -> Self {
+        Self::within(&Budget::new(usize::MAX))
+    }
 }
 
 /// A metric, and its series.
@@ -81,7 +95,7 @@ pub enum Dropped {
     Labels,
     /// The number is not finite, or would make the series so. Or it is negative, for a counter.
     Value,
-    /// The plugin has as many series as it may have.
+    /// The plugin has as many series, or as many bytes of them, as it may have.
     Series,
 }
 
@@ -115,6 +129,11 @@ impl Dropped {
 }
 
 impl Series {
+    /// Creates it without metrics. The bytes of its series count in this budget.
+    pub fn within(bytes: &Budget) -> Self {
+        Self { metrics: BTreeMap::new(), count: 0, most: 0, bytes: bytes.share() }
+    }
+
     /// Replaces the declarations, and sets the largest number of series.
     ///
     /// Metrics that are declared as before keep their series, unless the new bound is too small for all of them. A
@@ -130,14 +149,18 @@ impl Series {
         let mut series: Vec<_> = metrics.iter().map(kept).map(Option::unwrap_or_default).collect();
         self.count = series.iter().map(BTreeMap::len).sum();
         self.most = most;
-        if self.count > most {
+        self.bytes.set(series.iter().flatten().map(|(labels, value)| bytes_of(labels, value)).sum());
+        if self.count > most || self.bytes.is_over() {
             series.iter_mut().for_each(BTreeMap::clear);
             self.count = 0;
+            self.bytes.set(0);
         }
         for (metric, mut series) in metrics.iter().zip(series) {
             if metric.labels.is_empty() && series.is_empty() && self.count < most {
+                let value = Value::zero(metric);
                 self.count += 1;
-                series.insert(Box::default(), Value::zero(metric));
+                self.bytes.add(bytes_of(&[], &value));
+                series.insert(Box::default(), value);
             }
             self.metrics.insert(metric.name.clone(), Measured { metric: metric.clone(), series });
         }
@@ -158,10 +181,12 @@ impl Series {
         }
         let mut value = Value::zero(metric);
         value.change(metric, change)?;
-        if self.count >= self.most {
+        let bytes = bytes_of(&labels, &value);
+        if self.count >= self.most || !self.bytes.fits(bytes) {
             return Err(Dropped::Series);
         }
         self.count += 1;
+        self.bytes.add(bytes);
         series.insert(labels, value);
         Ok(())
     }
@@ -208,6 +233,14 @@ impl Value {
         }
         Ok(())
     }
+}
+
+fn bytes_of(labels: &[Box<str>], value: &Value) -> usize {
+    let counts = match value {
+        Value::Number(_) => 0,
+        Value::Histogram { counts, .. } => size_of_val::<[u64]>(counts),
+    };
+    ENTRY + size_of_val(labels) + labels.iter().map(|label| label.len()).sum::<usize>() + counts
 }
 
 /// Returns as much of a label value as is kept.
@@ -302,6 +335,29 @@ mod tests {
         assert_eq!(add(&mut series, "a"), Ok(()));
         assert_eq!(series.value("seen_total", &["a"]), Some(&Value::Number(2.0)));
         assert_eq!(series.count(), 3);
+    }
+
+    #[test]
+    fn bytes_of_series_are_bounded_and_given_back() {
+        let budget = Budget::new(usize::MAX);
+        let mut series = Series::within(&budget);
+        series.declare(&declared(), 10);
+        let (empty, long) = (budget.used(), "x".repeat(MAX_VALUE));
+        assert_eq!(empty, ENTRY, "runs_total has no labels");
+        assert_eq!(series.change("took_seconds", &["red"], Change::Observe(1.0)), Ok(()));
+        assert_eq!(budget.used(), 2 * ENTRY + size_of::<Box<str>>() + "red".len() + 3 * size_of::<u64>());
+        assert_eq!(series.change("size", &[&long], Change::Set(1.0)), Ok(()));
+        let used = budget.used();
+        budget.set_most(used + ENTRY);
+        assert_eq!(series.change("size", &["y"], Change::Set(1.0)), Err(Dropped::Series));
+        assert_eq!(series.change("size", &[&long], Change::Set(2.0)), Ok(()));
+        assert_eq!((budget.used(), series.count()), (used, 3));
+        // A smaller bound ends the series, as too small a number of them does.
+        budget.set_most(used - 1);
+        series.declare(&declared(), 10);
+        assert_eq!((budget.used(), series.count()), (ENTRY, 1));
+        drop(series);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

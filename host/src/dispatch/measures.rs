@@ -10,12 +10,13 @@ use std::{
 
 use parking_lot::Mutex;
 use pilothouse_core::{
+    budget::Budget,
     manifest::Metric,
-    series::{Change, Dropped, Series},
+    series::{Change, Dropped, Measured, Series},
 };
 
 /// The metrics of one plugin, and what was wrong with changes of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Measures {
     series: Mutex<Series>,
     /// By [`Dropped`].
@@ -25,6 +26,11 @@ pub(super) struct Measures {
 }
 
 impl Measures {
+    /// Creates it without metrics. The bytes of its series count in this budget.
+    pub(super) fn within(bytes: &Budget) -> Self {
+        Self { series: Mutex::new(Series::within(bytes)), dropped: Default::default(), reported: AtomicU8::new(0) }
+    }
+
     /// Replaces the declared metrics. Those that are declared as before keep their values.
     pub(super) fn declare(&self, metrics: &[Metric], most: usize) {
         self.series.lock().declare(metrics, most);
@@ -47,9 +53,9 @@ impl Measures {
         metrics.iter().filter(conflicts).map(|metric| metric.name.clone()).collect()
     }
 
-    /// Returns a copy of all series.
-    pub(super) fn series(&self) -> Series {
-        self.series.lock().clone()
+    /// Returns a copy of all metrics and their series.
+    pub(super) fn series(&self) -> Vec<Measured> {
+        self.series.lock().metrics().cloned().collect()
     }
 
     /// Returns the number of changes that were dropped, for each reason.
@@ -66,7 +72,7 @@ mod tests {
 
     #[test]
     fn each_reason_is_reported_once_until_the_next_declaration_and_always_counted() {
-        let measures = Measures::default();
+        let measures = Measures::within(&Budget::new(1 << 20));
         let size = Metric {
             name: "size".to_owned(),
             of_type: MetricType::Gauge,

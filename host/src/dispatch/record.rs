@@ -24,7 +24,7 @@ use pilothouse_core::{
     key::Key,
     object::Object,
     quarantine::{Call, IN_A_ROW, Quarantine},
-    series::{self, Change, Series},
+    series::{self, Change, Measured},
 };
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -133,6 +133,7 @@ pub(super) struct Failed<'a> {
 impl Record {
     /// Creates an empty record. What the host remembers for the plugin counts in `memory`.
     pub(super) fn new(plugin: PluginName, fence: Arc<Fence>, parts: &Parts, memory: &Arc<AtomicUsize>) -> Self {
+        let remembered = Remembered::new(memory);
         let seed = plugin.as_str().bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
             origin: Instant::now(),
@@ -146,8 +147,8 @@ impl Record {
             observer: parts.observer.clone(),
             events: parts.events.clone(),
             imports: Default::default(),
-            remembered: Remembered::new(memory),
-            measures: Measures::default(),
+            measures: Measures::within(&remembered.metrics),
+            remembered,
             lines: LineLimit::new(CALLS),
             storms: LineLimit::new(STORMS),
             fence,
@@ -234,8 +235,8 @@ impl Record {
         self.imports.add(import);
     }
 
-    /// Returns a copy of the plugin's metrics.
-    pub fn series(&self) -> Series {
+    /// Returns a copy of the plugin's metrics and their series.
+    pub fn series(&self) -> Vec<Measured> {
         self.measures.series()
     }
 

@@ -21,15 +21,15 @@ const READS: usize = 4;
 /// have not taken. For the default of 1 GiB it is [`MAX_GONE_BYTES`], the upper bound.
 const GONE: usize = 8;
 
-/// Errors of failing keys may take this fraction, and again postponed statuses with their Events, and what keys ask to
-/// be watched. For the default of 1 GiB it is [`MAX_TEXTS`].
+/// Errors of failing keys may take this fraction, and again postponed statuses with their Events, what keys ask to be
+/// watched, and the series of the plugin's own metrics. For the default of 1 GiB it is [`MAX_TEXTS`].
 const TEXTS: usize = 256;
 
 /// Superseded versions of objects that wait for a predicate may take this fraction. For the default of 1 GiB it is
 /// [`unjudged::MAX_BYTES`], the upper bound.
 const UNJUDGED: usize = 128;
 
-/// Upper bound of the bytes of errors, and of statuses: about a thousand of each.
+/// Upper bound of the bytes of errors, and of statuses: about a thousand of each. Of series it is some ten thousand.
 const MAX_TEXTS: usize = 4 << 20;
 
 /// Upper bound of waiting lookups: more than change in a moment, and a few megabytes. Beyond it every key is woken.
@@ -53,6 +53,8 @@ pub(super) struct Remembered {
     pub(super) lookups: Budget,
     /// What keys ask to be watched.
     pub(super) asked: Budget,
+    /// Series of the plugin's own metrics.
+    pub(super) metrics: Budget,
     /// Number of leases on that.
     pub(super) watches: Budget,
 }
@@ -71,6 +73,7 @@ impl Remembered {
             statuses: bytes(MAX_TEXTS),
             lookups: Budget::new(MAX_LOOKUPS),
             asked: bytes(MAX_ASKED_BYTES),
+            metrics: bytes(MAX_TEXTS),
             watches: Budget::new(0),
         }
     }
@@ -83,7 +86,7 @@ impl Remembered {
         }
         self.unjudged.set_most(unjudged::MAX_BYTES.min(total_memory / UNJUDGED));
         self.asked.set_most(MAX_ASKED_BYTES.min(total_memory / TEXTS));
-        for texts in [&self.errors, &self.statuses] {
+        for texts in [&self.errors, &self.statuses, &self.metrics] {
             texts.set_most(MAX_TEXTS.min(total_memory / TEXTS));
         }
     }

@@ -456,6 +456,19 @@ fn endless_lists_are_bounded() {
     assert_eq!(invalid.lines().nth(1), Some("  permissions: has 100000 entries; at most 256 are taken"));
 }
 
+#[test]
+fn patterns_are_bounded() {
+    let patterns = |number: usize| {
+        let mut manifest = apples();
+        manifest.observes = (0..number).map(|at| watch(&format!("g{at}.example.com/*"), "*")).collect();
+        manifest.permissions.push(permission("*", "*", &[Verb::Read]));
+        manifest.check().map(|manifest| manifest.patterns.len()).map_err(|invalid| invalid.to_string())
+    };
+    assert_eq!(patterns(16), Ok(16));
+    let refused = "the plugin's manifest cannot be used: observes: has 17 patterns; at most 16 are taken".to_owned();
+    assert_eq!(patterns(17), Err(refused));
+}
+
 /// Pears that follow Pods, ConfigMaps and Secrets.
 fn pears() -> raw::Manifest {
     let reads = |api_version, kind| permission(api_version, kind, &[Verb::Read]);

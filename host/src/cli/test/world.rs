@@ -253,8 +253,8 @@ impl<'a> World<'a> {
     pub(super) fn metrics(&self) -> Value {
         let mut values = Map::new();
         for record in self.dispatch.records() {
-            for Measured { metric, series } in record.series().metrics() {
-                for (labels, value) in series {
+            for Measured { metric, series } in record.series() {
+                for (labels, value) in &series {
                     let labels = metric.labels.iter().zip(labels).map(|(name, value)| format!("{name}={value}"));
                     let labels = labels.collect::<Vec<_>>().join(",");
                     let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };

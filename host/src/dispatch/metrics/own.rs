@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use pilothouse_core::{
     manifest::{Metric, MetricType},
-    series::{Measured, Series, Value},
+    series::{Measured, Value},
 };
 use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder},
@@ -22,9 +22,10 @@ const PREFIX: &str = "plugin_";
 
 /// Encodes the metrics of all plugins, in the order of plugins.
 pub(super) fn encode(records: &[Arc<Record>], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let all: Vec<(&str, Series)> =
+    let all: Vec<(&str, Vec<Measured>)> =
         records.iter().map(|record| (record.plugin().as_str(), record.measures().series())).collect();
-    let count = all.iter().map(|(plugin, series)| ([("plugin", *plugin)], series.count() as u64));
+    let count = |metrics: &[Measured]| metrics.iter().map(|metric| metric.series.len() as u64).sum::<u64>();
+    let count = all.iter().map(|(plugin, metrics)| ([("plugin", *plugin)], count(metrics)));
     gauges(encoder, "pilothouse_plugin_metric_series", "Series of the plugin's own metrics", count)?;
     let (families, hidden) = families(&all);
     let hidden = hidden.into_iter().map(|(plugin, hidden)| ([("plugin", plugin)], hidden));
@@ -48,11 +49,11 @@ struct Family<'a> {
 }
 
 /// Returns all families by name, and how many metrics of each plugin are in none.
-fn families<'a>(plugins: &'a [(&'a str, Series)]) -> (BTreeMap<&'a str, Family<'a>>, Vec<(&'a str, u64)>) {
+fn families<'a>(plugins: &'a [(&'a str, Vec<Measured>)]) -> (BTreeMap<&'a str, Family<'a>>, Vec<(&'a str, u64)>) {
     let mut families = BTreeMap::<&str, Family<'_>>::new();
-    let hidden = plugins.iter().map(|(plugin, series)| {
+    let hidden = plugins.iter().map(|(plugin, metrics)| {
         let mut hidden = 0;
-        for measured in series.metrics() {
+        for measured in metrics {
             let metric = &measured.metric;
             let new = || Family { first: metric, all: Vec::new() };
             let family = families.entry(metric.family()).or_insert_with(new);
@@ -88,7 +89,7 @@ impl Family<'_> {
     }
 }
 
-/// Of the exemplars, of which there are none.
+/// Labels of exemplars, which are never written.
 type NoLabels = [(&'static str, &'static str); 0];
 
 struct Sample<'a> {
@@ -124,7 +125,7 @@ fn escaped(help: &str) -> String {
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
-    use pilothouse_core::series::Change;
+    use pilothouse_core::series::{Change, Series};
 
     use super::*;
     use crate::metrics::{Registry, encode as text, register};
@@ -140,17 +141,17 @@ mod tests {
         }
     }
 
-    fn series(metrics: &[Metric], changes: &[(&str, &[&str], Change)]) -> Series {
+    fn series(metrics: &[Metric], changes: &[(&str, &[&str], Change)]) -> Vec<Measured> {
         let mut series = Series::default();
         series.declare(metrics, 10);
         for (metric, labels, change) in changes {
             series.change(metric, labels, *change).expect("it is declared");
         }
-        series
+        series.metrics().cloned().collect()
     }
 
     /// Returns the families of these plugins as text, and how many metrics are hidden.
-    fn exposed(plugins: Vec<(&'static str, Series)>) -> (String, u64) {
+    fn exposed(plugins: Vec<(&'static str, Vec<Measured>)>) -> (String, u64) {
         let hidden = families(&plugins).1.iter().map(|(_, hidden)| hidden).sum();
         let mut registry = Registry::default();
         register(&mut registry, move |encoder| {

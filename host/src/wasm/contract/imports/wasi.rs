@@ -280,3 +280,21 @@ impl terminal_stderr::Host for HostState {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test should panic")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::super::super::testing::{Fake, state};
+
+    #[test]
+    fn handles_of_an_instance_are_bounded_and_those_that_are_dropped_are_free_again() {
+        let mut state = state(&Arc::new(Fake::default()));
+        assert_eq!((0..).map_while(|_| state.handle::<()>(0).ok()).count(), 1024);
+        let error = state.handle::<()>(0).unwrap_err();
+        assert_eq!(error.to_string(), "an instance may hold 1024 handles of streams and pollables of WASI");
+        state.drop_handle();
+        assert!(state.handle::<()>(0).is_ok());
+    }
+}

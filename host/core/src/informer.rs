@@ -37,7 +37,7 @@ use std::{
 
 use crate::{
     key::{Key, TypeMeta},
-    object::{Keep, Object},
+    object::{Keep, Object, SortedLabels},
     selector::{FieldRequirement, FieldSelector, Selector},
 };
 
@@ -206,6 +206,15 @@ impl Filter {
     pub fn shows(&self, object: &Object) -> bool {
         let key = object.key();
         self.admits(key) && (self.labels.is_empty() || self.labels.matches(object.labels()))
+    }
+
+    /// As [`shows`](Self::shows). `labels` are asked for only if they decide; they serve many filters.
+    pub fn shows_by<'a>(&self, object: &Object, labels: impl FnOnce() -> &'a SortedLabels<'a>) -> bool {
+        self.admits(object.key())
+            && (self.labels.is_empty() || {
+                let labels = labels();
+                self.labels.matches_by(|key| labels.get(key))
+            })
     }
 
     /// Returns `true` if an object of this key may belong to the request.

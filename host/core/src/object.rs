@@ -383,6 +383,13 @@ impl Object {
         Labels { reader: entered.then_some(reader) }
     }
 
+    /// Reads `metadata.labels` from the text, for several look-ups.
+    pub fn sorted_labels(&self) -> SortedLabels<'_> {
+        let mut labels: Vec<_> = self.labels().collect();
+        labels.sort_unstable();
+        SortedLabels(labels)
+    }
+
     /// Returns the text of `metadata.labels`; empty if there is none.
     pub(crate) fn labels_json(&self) -> &str {
         self.text.labels()
@@ -524,6 +531,18 @@ impl<'a> Iterator for Labels<'a> {
         let name = reader.member().ok().flatten()?.decode();
         let value = reader.string().ok()?.decode();
         Some((name, value))
+    }
+}
+
+/// The labels of one object, sorted by key.
+#[derive(Clone, Debug)]
+pub struct SortedLabels<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl SortedLabels<'_> {
+    /// Returns the value of a label.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let at = self.0.binary_search_by(|(one, _)| (**one).cmp(key)).ok()?;
+        self.0.get(at).map(|(_, value)| &**value)
     }
 }
 

@@ -216,6 +216,15 @@ impl Selector {
         open == 0
     }
 
+    /// Returns `true` if the labels that `label` looks up meet every requirement. Asks once for each requirement, so
+    /// many labels cost no more than few.
+    pub fn matches_by<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.requirements.iter().all(|required| match label(required.key()) {
+            Some(value) => required.admits(value),
+            None => required.admits_absence(),
+        })
+    }
+
     /// Returns `true` if `other` matches everything that this matches, as far as single requirements can show.
     ///
     /// ```

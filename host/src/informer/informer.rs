@@ -19,7 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Health, Lapse, Origin, Tally,
     health::OwnWrites,
-    outlet::{Cuts, Outlet, shown},
+    outlet::{Announced, Outlet, shown},
     shared::Shared,
 };
 use crate::guests::defer_wakes;
@@ -82,9 +82,9 @@ impl Cache {
             (_, None) => &mut self.tally.deleted,
         };
         *count += 1;
-        let mut cuts = Cuts::default();
+        let mut announced = Announced::new(change);
         for outlet in &mut self.outlets {
-            outlet.pass(change, version, origin, &mut cuts);
+            outlet.pass(&mut announced, version, origin);
         }
     }
 }

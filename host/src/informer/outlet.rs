@@ -1,6 +1,7 @@
 //! A lease's end at its informer, and its subscribers.
 
 use std::{
+    cell::OnceCell,
     collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, LazyLock},
@@ -9,7 +10,7 @@ use std::{
 use pilothouse_core::{
     informer::Filter,
     key::Key,
-    object::{Keep, Object, ResourceVersion},
+    object::{Keep, Object, ResourceVersion, SortedLabels},
     store::{Change, Store},
 };
 use tokio::sync::watch;
@@ -73,21 +74,18 @@ impl Subscribed {
 impl Outlet {
     /// Delivers a change of the store as this lease sees it. `version` is the event's version if list or watch brought
     /// it.
-    pub(super) fn pass(&mut self, change: &Change, version: Option<ResourceVersion>, origin: Origin, cuts: &mut Cuts) {
-        if self.filter.is_none() {
+    pub(super) fn pass(&mut self, announced: &mut Announced<'_>, version: Option<ResourceVersion>, origin: Origin) {
+        let Some(filter) = &self.filter else {
             self.seen = self.seen.max(version.unwrap_or_default());
-            return self.deliver(change, origin);
-        }
-        let Some(change) = Self::shown(self.filter.as_ref(), change.clone()) else { return };
+            return self.deliver(announced.change, origin);
+        };
+        let Some(change) = announced.shown(filter) else { return };
         self.seen = self.seen.max(version.unwrap_or_default());
         if self.subscribers.is_empty() {
             return;
         }
         // Delivered even if nothing that is shown differs, because subscribers keep the version.
-        let change = match &self.filter {
-            Some(filter) => cuts.cut(filter, change),
-            None => change,
-        };
+        let change = announced.cut(filter, change);
         self.deliver(&change, origin);
     }
 
@@ -110,22 +108,42 @@ impl Outlet {
     }
 }
 
-/// The reduced objects of one change. Leases that keep the same parts share them: a thousand leases may subscribe, and
-/// the store is locked.
-#[derive(Default)]
-pub(super) struct Cuts(Vec<(Arc<Object>, Keep, Arc<Object>)>);
+/// A change on its way to all outlets. They share what takes long to read: a thousand leases may subscribe, and the
+/// store is locked.
+pub(super) struct Announced<'a> {
+    change: &'a Change,
+    old_labels: OnceCell<SortedLabels<'a>>,
+    new_labels: OnceCell<SortedLabels<'a>>,
+    /// Objects, what is kept of them, and their reduced forms.
+    cuts: Vec<(Arc<Object>, Keep, Arc<Object>)>,
+}
 
-impl Cuts {
+impl<'a> Announced<'a> {
+    pub(super) fn new(change: &'a Change) -> Self {
+        Self { change, old_labels: OnceCell::new(), new_labels: OnceCell::new(), cuts: Vec::new() }
+    }
+
+    /// Returns the sides that a filter shows, or `None` if it shows neither.
+    fn shown(&self, filter: &Filter) -> Option<Change> {
+        let side = |object: &'a Option<Arc<Object>>, labels: &OnceCell<SortedLabels<'a>>| {
+            let object = object.as_ref()?;
+            filter.shows_by(object, || labels.get_or_init(|| object.sorted_labels())).then(|| object.clone())
+        };
+        let old = side(&self.change.old, &self.old_labels);
+        let new = side(&self.change.new, &self.new_labels);
+        (old.is_some() || new.is_some()).then(|| Change { missed: self.change.missed && new.is_none(), old, new })
+    }
+
     /// Reduces both sides to what a filter keeps of an object.
     fn cut(&mut self, filter: &Filter, change: Change) -> Change {
         let Some(keep) = filter.keep() else { return change };
         let mut side = |object: Arc<Object>| {
-            let known = self.0.iter().find(|(of, known, _)| Arc::ptr_eq(of, &object) && known == keep);
+            let known = self.cuts.iter().find(|(of, known, _)| Arc::ptr_eq(of, &object) && known == keep);
             if let Some((.., cut)) = known {
                 return cut.clone();
             }
             let cut = filter.cut(&object);
-            self.0.push((object, keep.clone(), cut.clone()));
+            self.cuts.push((object, keep.clone(), cut.clone()));
             cut
         };
         Change { old: change.old.map(&mut side), new: change.new.map(&mut side), missed: change.missed }

@@ -13,6 +13,7 @@ mod converge;
 mod diff;
 mod drift;
 pub(crate) mod event;
+mod filters;
 mod hostile;
 mod informer;
 mod latency;
@@ -101,7 +102,7 @@ const QUIET: &str = "× quiet p99";
 const TWICE: Option<Budget> = Some(AtMost(2.0));
 
 /// Every line, in the order of the report.
-pub const ALL: [Line; 33] = [
+pub const ALL: [Line; 34] = [
     Line {
         name: "queue",
         figures: &[figure("queue", "µs", Some(AtMost(0.3)))],
@@ -201,6 +202,14 @@ pub const ALL: [Line; 33] = [
         rounds: 5,
         prepare: nothing,
         measure: diff::measure,
+        peers: &[],
+    },
+    Line {
+        name: "filters",
+        figures: &[figure("filters", "µs", None), figure("filters-extreme", "µs", None)],
+        rounds: 5,
+        prepare: nothing,
+        measure: filters::measure,
         peers: &[],
     },
     Line {

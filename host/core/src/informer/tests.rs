@@ -201,6 +201,8 @@ proptest! {
             if shown(&wide) {
                 let (filter, held) = (Filter::new(&wide, &narrow), Arc::new(object.kept(&wide.keep)));
                 prop_assert_eq!(filter.shows(&held), shown(&narrow));
+                let labels = held.sorted_labels();
+                prop_assert_eq!(filter.shows_by(&held, || &labels), shown(&narrow));
                 prop_assert_eq!(&*filter.cut(&held), &object.kept(&narrow.keep));
             }
         }

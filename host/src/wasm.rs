@@ -48,7 +48,7 @@ pub(crate) mod testing;
 mod tier;
 
 pub use contract::{
-    call::{Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_OBJECT, MAX_OUTCOME, News, Outcome, Phase, Request},
+    call::{Child, Children, Failure, MAX_CHILDREN, MAX_KEYS, MAX_OBJECT, MAX_OUTCOME, Outcome, Phase, Request},
     error::{CallError, DescribeError},
     export::Export,
     imports::{

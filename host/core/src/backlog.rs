@@ -90,9 +90,9 @@ impl Default for Vanished {
     }
 }
 
-/// The change of one object since the last delivery to the plugin.
+/// The change of one object since the last delivery to the plugin. At least one of `old` and `new` is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct News {
     /// The kind.
     pub of: TypeMeta,
     /// The state before the first change; `None` if there was no object. For an object that came and went, its last
@@ -128,13 +128,13 @@ impl Default for Seen {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what is taken and neither done nor failed is never delivered again"]
 pub struct Batch {
-    changes: Vec<Pending>,
+    changes: Vec<News>,
     subjects: Vec<Arc<Subject>>,
 }
 
 impl Batch {
     /// Returns the changes in the order of their first arrival; at least one.
-    pub fn changes(&self) -> &[Pending] {
+    pub fn changes(&self) -> &[News] {
         &self.changes
     }
 }
@@ -216,9 +216,9 @@ impl Delivery {
         self.before.is_none() && !self.gone
     }
 
-    fn pending(&self, of: &TypeMeta) -> Pending {
+    fn pending(&self, of: &TypeMeta) -> News {
         let last = || self.last.clone();
-        Pending {
+        News {
             of: of.clone(),
             old: self.before.clone().or_else(|| self.gone.then(last)),
             new: (!self.gone).then(last),

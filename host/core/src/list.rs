@@ -97,19 +97,6 @@ impl Status {
         reader.end()?;
         Ok(status)
     }
-
-    /// Describes an HTTP response of status `code` with `body`. Proxies send bodies of their own: of a body that is not
-    /// a `Status`, the first 500 bytes become the message.
-    pub fn of_response(code: u16, body: &[u8]) -> Self {
-        const LONGEST: usize = 500;
-        match Self::parse(body) {
-            Ok(status) if !(status.reason.is_empty() && status.message.is_empty()) => Self { code, ..status },
-            _ => {
-                let text = String::from_utf8_lossy(&body[..body.len().min(LONGEST)]);
-                Self { code, message: text.trim().to_owned(), ..Self::default() }
-            }
-        }
-    }
 }
 
 fn retry_after(reader: &mut Reader<'_>) -> Result<Option<Duration>, ParseError> {

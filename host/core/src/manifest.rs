@@ -200,15 +200,23 @@ impl Watch {
 
     /// Returns the requests to the cache: one for each namespace, or one for all namespaces.
     pub fn requests(&self) -> impl Iterator<Item = InformerKey> {
-        let request = |namespace: Option<&String>| InformerKey {
+        let all = self.namespaces.is_empty().then(|| self.request_in(None, None));
+        self.namespaces.iter().map(move |namespace| self.request_in(Some(namespace), None)).chain(all)
+    }
+
+    /// Returns the request to the cache for one namespace, or all; and for one name, or all.
+    pub fn request_in(&self, namespace: Option<&str>, name: Option<&str>) -> InformerKey {
+        let fields = self.fields.clone().unwrap_or_default();
+        InformerKey {
             of: self.of.clone(),
-            namespace: namespace.map(|namespace| namespace.as_str().into()),
+            namespace: namespace.map(Into::into),
             labels: self.labels.clone().unwrap_or_default(),
-            fields: self.fields.clone().unwrap_or_default(),
+            fields: match name {
+                Some(name) => fields.and_equal("metadata.name", name),
+                None => fields,
+            },
             keep: self.keep.clone(),
-        };
-        let all = self.namespaces.is_empty().then(|| request(None));
-        self.namespaces.iter().map(move |namespace| request(Some(namespace))).chain(all)
+        }
     }
 
     /// Returns about how many bytes it takes in memory.

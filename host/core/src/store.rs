@@ -359,13 +359,6 @@ impl Store {
         self.owners.slots(owner).map(|slot| self.object(slot))
     }
 
-    /// Returns the objects that had an owner reference to that uid when the snapshot was taken, in no particular order.
-    pub fn owned_by_at<'a>(&'a self, snapshot: &'a Snapshot, owner: &'a Uid) -> impl Iterator<Item = &'a Arc<Object>> {
-        let present = self.owned_by(owner).filter(|object| self.past.get(snapshot, object.key()).is_none());
-        let past = self.past.after(snapshot, None, None).filter_map(|(_, object)| object);
-        present.chain(past.filter(|object| object.owners().any(|one| one.uid == *owner)))
-    }
-
     /// Returns all objects, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.in_order(None, None).map(|slot| self.object(slot))

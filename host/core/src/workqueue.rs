@@ -206,13 +206,9 @@ impl<K: Clone + Eq + Hash> Workqueue<K> {
         self.defer(now.saturating_add(delay), index, priority);
     }
 
-    /// Counts a failure of `key` and makes it ready after the backoff for its failures. Returns that delay.
-    pub fn add_rate_limited(&mut self, now: Duration, key: K, priority: i32) -> Duration {
-        self.add_rate_limited_after(now, key, priority, Duration::ZERO)
-    }
-
-    /// As [`add_rate_limited`](Self::add_rate_limited), with a delay of at least `least`.
-    pub fn add_rate_limited_after(&mut self, now: Duration, key: K, priority: i32, least: Duration) -> Duration {
+    /// Counts a failure of `key` and makes it ready after the backoff for its failures, and after at least `least`.
+    /// Returns that delay.
+    pub fn add_rate_limited(&mut self, now: Duration, key: K, priority: i32, least: Duration) -> Duration {
         self.promote(now);
         if self.shut_down {
             return self.pace.backoff.delay(self.failures(&key)).max(least);

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
+#[path = "support/counting.rs"]
+mod counting;
+
+use counting::live;
 
 use pilothouse_core::{
     field::FieldPath,
@@ -13,33 +13,6 @@ use pilothouse_core::{
     object::{Object, ResourceVersion},
     store::Store,
 };
-
-thread_local! {
-    /// Bytes that are this thread's: the test harness has threads of its own. All that the store of the test holds is
-    /// allocated and given back on the test's.
-    static LIVE: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-#[expect(unsafe_code, reason = "an allocator cannot be written without; all is handed on to the system's")]
-// SAFETY: each call is passed to `System` as it came, and counting touches no memory of the caller's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.set(LIVE.get().wrapping_add(layout.size()));
-        // SAFETY: as our caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE.set(LIVE.get().wrapping_sub(layout.size()));
-        // SAFETY: as our caller promises.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const OBJECTS: u64 = 5_000;
 
@@ -58,14 +31,14 @@ fn pod(number: u64, version: u64) -> Object {
 
 /// Where both stand now, and that they are the same but for a few in a hundred.
 fn compare(when: &str, store: &Store, before: usize) -> usize {
-    let (says, holds) = (store.bytes(), LIVE.get().wrapping_sub(before));
+    let (says, holds) = (store.bytes(), live().wrapping_sub(before));
     assert!(says.abs_diff(holds) * 100 <= holds * 5 + 100 * 4096, "{when}: says {says}, holds {holds}");
     holds
 }
 
 #[test]
 fn bytes_are_those_that_were_allocated() {
-    let before = LIVE.get();
+    let before = live();
     let mut store = Store::new(TypeMeta::new("v1", "Pod"));
     for number in 0..OBJECTS {
         store.upsert(pod(number, number + 1));

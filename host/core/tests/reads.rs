@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::Arc,
-};
+#[path = "support/counting.rs"]
+mod counting;
+
+use std::sync::Arc;
+
+use counting::live;
 
 use pilothouse_core::{
     field::FieldPath,
@@ -15,32 +16,6 @@ use pilothouse_core::{
     selector::Selector,
 };
 use proptest::prelude::*;
-
-thread_local! {
-    /// Bytes that are this thread's: the test harness has threads of its own.
-    static LIVE: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-#[expect(unsafe_code, reason = "an allocator cannot be written without; all is handed on to the system's")]
-// SAFETY: each call is passed to `System` as it came, and counting touches no memory of the caller's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.set(LIVE.get().wrapping_add(layout.size()));
-        // SAFETY: as our caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE.set(LIVE.get().wrapping_sub(layout.size()));
-        // SAFETY: as our caller promises.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// What a kind has of its own, and its few tables: the paths by which it is indexed are not counted.
 const SLACK: usize = 16 << 10;
@@ -51,7 +26,7 @@ fn pods() -> TypeMeta {
 
 /// Asserts that `tracker` holds what it says, within a fifth.
 fn compare(tracker: &Tracker, before: usize) -> Result<(), TestCaseError> {
-    let (says, holds) = (tracker.bytes(), LIVE.get().wrapping_sub(before));
+    let (says, holds) = (tracker.bytes(), live().wrapping_sub(before));
     prop_assert!(holds <= says + says / 5 + SLACK, "says {}, holds {}", says, holds);
     prop_assert!(says <= holds + holds / 5 + SLACK, "says {}, holds {}", says, holds);
     Ok(())
@@ -106,7 +81,7 @@ proptest! {
     ) {
         let (of, namespace) = (pods(), Arc::<str>::from("default"));
         let names: Vec<Arc<str>> = (0..40).map(|number| format!("reconciled-{number}").into()).collect();
-        let before = LIVE.get();
+        let before = live();
         let mut tracker = Tracker::default();
         for (number, reads, end) in &runs {
             let key = Key { namespace: Some(namespace.clone()), name: format!("{}-of-a-run", names[*number]).as_str().into() };
@@ -134,7 +109,7 @@ proptest! {
 #[test]
 fn invariant_12_long_selectors_of_a_field_each_are_counted_as_they_are_held() {
     let (of, namespace, prefix) = (pods(), Arc::<str>::from("default"), ["a".repeat(60).as_str(); 4].join("."));
-    let before = LIVE.get();
+    let before = live();
     let mut tracker = Tracker::default();
     for key in 0..20 {
         let run = tracker.begin(&Key { namespace: Some(namespace.clone()), name: format!("{key}").as_str().into() });

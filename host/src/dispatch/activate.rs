@@ -57,7 +57,7 @@ const LOOK_WITHIN: Duration = Duration::from_secs(2);
 /// Upper bound of a plugin's leases on single names, each of which has a watch of its own. With more names a watch
 /// holds the namespace.
 ///
-/// The plan of the informers leaves as many of a plugin's narrow selectors as they are.
+/// `pilothouse_core::informer` leaves as many informers by name of one plugin apart.
 pub(super) const NAMED: usize = 64;
 
 /// Everything that a revision needs to begin.
@@ -153,10 +153,10 @@ impl Dispatch {
         Ok(Prepared { writer, grants, fence, controllers, observed, matched, webhooks, leases, view })
     }
 
-    /// Replaces what is `running` by the candidate, at once: an activation that is dropped has been done, or has not
-    /// begun.
+    /// Replaces what is `running` by the candidate in one step. An activation that is dropped is either done, or has
+    /// changed nothing.
     ///
-    /// Returns what is to be ended.
+    /// Returns what the caller must end.
     fn commit(
         &self,
         candidate: &Candidate,
@@ -410,19 +410,7 @@ impl Leasing<'_> {
     /// plugin.
     fn keys(&self, watch: &Watch) -> Vec<InformerKey> {
         let grants = &self.candidate.grants;
-        let key = |Scope { namespace, name }: &Scope| {
-            let fields = watch.fields.clone().unwrap_or_default();
-            InformerKey {
-                of: watch.of.clone(),
-                namespace: namespace.as_deref().map(Into::into),
-                labels: watch.labels.clone().unwrap_or_default(),
-                fields: match name {
-                    Some(name) => fields.and_equal("metadata.name", name),
-                    None => fields,
-                },
-                keep: watch.keep.clone(),
-            }
-        };
+        let key = |scope: &Scope| watch.request_in(scope.namespace.as_deref(), scope.name.as_deref());
         let scopes = grants.scopes(watch, NAMED);
         let named: Vec<InformerKey> = scopes.iter().filter(|scope| scope.name.is_some()).map(key).collect();
         let mut all = self.named.borrow_mut();

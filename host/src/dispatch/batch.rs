@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use pilothouse_core::backlog::{Batch, Pending};
+use pilothouse_core::backlog::{Batch, News};
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
@@ -11,12 +11,12 @@ use super::{
     imports::Access,
     record::Record,
 };
-use crate::wasm::{CallError, News};
+use crate::wasm::CallError;
 
 /// Calls the plugin with a batch, and records how the call ended. Returns the answer, and how long the call took.
 ///
-/// `called` gets the figures of the call. `call` is pinned by the caller: passed by value it would lie here a second
-/// time, in each task of each idle plugin.
+/// `called` gets the figures of the call. `call` is pinned by the caller: passed by value, it would take its
+/// memory twice in each task of each idle plugin.
 pub(super) async fn call<T>(
     hook: Hook,
     batch: &Batch,
@@ -37,29 +37,21 @@ pub(super) async fn call<T>(
     answer.map(|answer| (answer, took))
 }
 
-/// Returns the changes of a batch that the plugin may see now, in the contract's words.
+/// Returns the changes of a batch that the plugin may see now.
 ///
 /// Both sides of a change have one kind and one key, so the plugin may see both or neither.
 pub(super) fn news(batch: &Batch, access: &Access) -> Vec<News> {
-    let news = |change: &Pending| News {
-        of: change.of.clone(),
-        old: change.old.clone(),
-        new: change.new.clone(),
-        merged: change.merged,
-        missed: change.missed,
-        initial: change.initial,
-    };
-    let is_visible = |change: &&Pending| {
+    let is_visible = |change: &&News| {
         let object = change.new.as_ref().or(change.old.as_ref());
         object.is_some_and(|object| access.may_see(&change.of, object.key()))
     };
-    batch.changes().iter().filter(is_visible).map(news).collect()
+    batch.changes().iter().filter(is_visible).cloned().collect()
 }
 
 /// Names the first objects of a batch: `Pod a/b, Pod a/c and 7 more`.
 pub(super) fn objects(batch: &Batch) -> String {
     const NAMED: usize = 3;
-    let object = |change: &Pending| {
+    let object = |change: &News| {
         let object = change.new.as_ref().or(change.old.as_ref());
         object.map_or_else(String::new, |object| format!("{} {}", change.of.kind, object.key()))
     };

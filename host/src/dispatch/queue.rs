@@ -63,7 +63,7 @@ impl fmt::Display for Cause {
 pub(super) trait Taker {
     /// `true` if it takes another key.
     fn goes_on(&self) -> bool;
-    /// Returns the time until which no key is handed out, if that is to come.
+    /// Returns the time until which no key is handed out. `None` if keys are handed out now.
     fn held_until(&self) -> Option<Instant>;
     /// Called when a breaker closes, with a summary of the storm.
     fn settled(&self, key: &Key, storm: &Storm<Cause>);
@@ -221,7 +221,7 @@ impl Queue {
                 queue.add_after(now, key, item.priority, delay.max(wait));
             }
             Next::Retry | Next::RetryAfter(_) => {
-                queue.add_rate_limited_after(now, key, item.priority, wait.max(next.at_least()));
+                queue.add_rate_limited(now, key, item.priority, wait.max(next.at_least()));
             }
         }
         let took = queue.done(now, &item.key);

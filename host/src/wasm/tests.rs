@@ -8,6 +8,7 @@ use std::{
 };
 
 use pilothouse_core::{
+    backlog::News,
     field::FieldPath,
     key::{Key, TypeMeta},
     manifest::{Controller, DEFAULT_RESYNC, Index, Manifest, MappedWatch, Mapping, Permission, Policy, Verb, Watch},

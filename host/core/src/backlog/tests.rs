@@ -31,7 +31,7 @@ fn take(backlog: &mut Backlog, now: Duration) -> Option<Batch> {
 
 /// `a 1>2 ×3`: versions before and after, 0 for none, and how many changes.
 fn told(batch: Option<&Batch>) -> Vec<String> {
-    let show = |pending: &Pending| {
+    let show = |pending: &News| {
         let name = &pending.new.as_ref().or(pending.old.as_ref()).unwrap().key().name;
         let version = |object: &Option<Arc<Object>>| object.as_ref().map_or(0, |object| object.resource_version().0);
         let missed = if pending.missed { " missed" } else { "" };
@@ -308,7 +308,7 @@ proptest! {
         let mut backlog = Backlog::new(Limits { base: Duration::from_secs(1), cap: Duration::from_secs(4) });
         let mut objects = vec![Model::default(); names.len()];
         let (mut flying, mut now, mut versions): (Vec<Batch>, _, _) = (Vec::new(), Duration::ZERO, 0);
-        let place = |pending: &Pending| {
+        let place = |pending: &News| {
             let name = &pending.new.as_ref().or(pending.old.as_ref()).unwrap().key().name;
             names.iter().position(|one| **one == **name).unwrap()
         };

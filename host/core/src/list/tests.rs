@@ -130,13 +130,4 @@ fn status_says_when_to_come_again() {
         retry_after: Some(Duration::from_secs(3)),
     };
     assert_eq!(Status::parse(body).unwrap(), status);
-    assert_eq!(Status::of_response(429, body), status);
-}
-
-#[test]
-fn response_that_is_no_status_becomes_the_message() {
-    let status = Status::of_response(502, b"<html>Bad gateway</html>\n");
-    assert_eq!(status, Status { code: 502, message: "<html>Bad gateway</html>".into(), ..Status::default() });
-    assert_eq!(Status::of_response(500, &[b'x'; 10_000]).message.len(), 500);
-    assert_eq!(Status::of_response(404, b"{}"), Status { code: 404, message: "{}".into(), ..Status::default() });
 }

@@ -28,7 +28,7 @@ fn invariant_2_held_key_is_not_dispatched_twice() {
     assert_eq!(take_all(&mut queue, NOW), ["a"]);
     queue.add(NOW, "a", CHANGE);
     queue.add_after(NOW, "a", CHANGE, MILLI);
-    queue.add_rate_limited(NOW, "a", CHANGE);
+    queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO);
     let hour = NOW + 3600 * SECOND;
     assert_eq!(queue.get(hour), None);
     assert_eq!((queue.len(), queue.processing()), (0, 1));
@@ -170,7 +170,7 @@ fn failures_wait_from_5_ms_doubling_to_1000_s_until_forgotten() {
     let mut delays = Vec::new();
     for failures in 0..20 {
         assert_eq!(queue.failures(&"a"), failures);
-        delays.push(queue.add_rate_limited(NOW, "a", CHANGE).as_millis());
+        delays.push(queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO).as_millis());
         queue.get(NOW + 2_000 * SECOND).unwrap();
         queue.done(NOW, &"a");
     }
@@ -179,15 +179,15 @@ fn failures_wait_from_5_ms_doubling_to_1000_s_until_forgotten() {
     assert_eq!(queue.retries(), 20);
     queue.forget(&"a");
     assert_eq!(queue.failures(&"a"), 0);
-    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE), 5 * MILLI);
+    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO), 5 * MILLI);
 }
 
 #[test]
 fn failures_are_counted_by_key() {
     let mut queue = queue();
-    queue.add_rate_limited(NOW, "a", CHANGE);
-    queue.add_rate_limited(NOW, "a", CHANGE);
-    assert_eq!(queue.add_rate_limited(NOW, "b", CHANGE), 5 * MILLI);
+    queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO);
+    queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO);
+    assert_eq!(queue.add_rate_limited(NOW, "b", CHANGE, Duration::ZERO), 5 * MILLI);
     assert_eq!((queue.failures(&"a"), queue.failures(&"b"), queue.failures(&"c")), (2, 1, 0));
 }
 
@@ -232,13 +232,13 @@ fn invariant_10_a_queue_that_is_shut_down_waits_for_its_workers_and_hands_out_no
     for key in ["running", "ready"] {
         queue.add(NOW, key, CHANGE);
     }
-    queue.add_rate_limited(NOW, "delayed", CHANGE);
+    queue.add_rate_limited(NOW, "delayed", CHANGE, Duration::ZERO);
     queue.get(NOW).unwrap();
     queue.add(NOW, "running", CHANGE);
     queue.shut_down();
     queue.add(NOW, "late", CHANGE);
     queue.add_after(NOW, "late", CHANGE, SECOND);
-    queue.add_rate_limited(NOW, "late", CHANGE);
+    queue.add_rate_limited(NOW, "late", CHANGE, Duration::ZERO);
     assert_eq!((queue.len(), queue.delayed(), queue.processing()), (0, 0, 1));
     assert_eq!((queue.get(NOW + 10 * SECOND), queue.is_idle()), (None, false));
     assert_eq!(queue.done(NOW + SECOND, &"running"), SECOND);
@@ -266,10 +266,10 @@ fn a_queue_with_a_rate_hands_out_a_burst_and_then_one_at_a_time() {
 #[test]
 fn failures_wait_as_the_pace_of_the_moment_says() {
     let mut queue = queue();
-    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE), LIMITS.base);
+    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO), LIMITS.base);
     queue.set_pace(Pace { backoff: Limits { base: SECOND, cap: 3 * SECOND }, rate: None });
-    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE), 2 * SECOND);
-    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE), 3 * SECOND);
+    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO), 2 * SECOND);
+    assert_eq!(queue.add_rate_limited(NOW, "a", CHANGE, Duration::ZERO), 3 * SECOND);
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn invariant_12_nothing_is_left_of_what_is_discarded() {
     let mut queue = queue();
     queue.add(NOW, "running", CHANGE);
     queue.get(NOW).unwrap();
-    queue.add_rate_limited(NOW, "running", CHANGE);
-    queue.add_rate_limited(NOW, "failed", CHANGE);
+    queue.add_rate_limited(NOW, "running", CHANGE, Duration::ZERO);
+    queue.add_rate_limited(NOW, "failed", CHANGE, Duration::ZERO);
     queue.add(NOW, "ready", CHANGE);
     for key in ["running", "failed", "ready", "unknown"] {
         queue.discard(&key);
@@ -554,7 +554,7 @@ proptest! {
                     let least = Duration::from_millis(least);
                     let failures = plain.find(key).failures;
                     let delay = plain.delay(failures).max(least);
-                    prop_assert_eq!(queue.add_rate_limited_after(now, key, priority, least), delay);
+                    prop_assert_eq!(queue.add_rate_limited(now, key, priority, least), delay);
                     plain.add(now, key, priority, delay);
                     plain.find(key).failures += u32::from(!plain.shut_down);
                     plain.retries += u64::from(!plain.shut_down);
@@ -617,7 +617,7 @@ proptest! {
                 Step::Add(key, priority) => { queue.add(now, key, priority); owed.insert(key); }
                 Step::AddAfter(key, priority, delay) => { queue.add_after(now, key, priority, MILLI * delay as u32); owed.insert(key); }
                 Step::AddRateLimited(key, priority, least) => {
-                    queue.add_rate_limited_after(now, key, priority, Duration::from_millis(least));
+                    queue.add_rate_limited(now, key, priority, Duration::from_millis(least));
                     owed.insert(key);
                 }
                 Step::Pace(pace) => queue.set_pace(pace),

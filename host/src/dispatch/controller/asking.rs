@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! outcome ─► asks ─► grants, bounds ─► leases ─► all synced? ─┬─ yes ─► calls read them; keys are woken
-//!                                                             └─ no ──► calls are told why
+//!                                                             └─ no ──► calls see why
 //! ```
 //!
 //! Leases are acquired and dropped at most once in [`SPACING`]. So a plugin whose keys ask for something else in every
@@ -50,7 +50,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// There are no leases. Their number will count in the plugin's bound.
+    /// Creates it without leases, whose number counts in the plugin's bound.
     pub(super) fn within(remembered: &Remembered) -> Self {
         Self { leases: BTreeMap::new(), count: remembered.watches.share() }
     }
@@ -229,19 +229,7 @@ impl Controller {
 
 /// Returns the informers of a watch.
 fn keys(grants: &Grants, watch: &Watch) -> Vec<InformerKey> {
-    let key = |Scope { namespace, name }: Scope| {
-        let fields = watch.fields.clone().unwrap_or_default();
-        InformerKey {
-            of: watch.of.clone(),
-            namespace: namespace.as_deref().map(Into::into),
-            labels: watch.labels.clone().unwrap_or_default(),
-            fields: match name {
-                Some(name) => fields.and_equal("metadata.name", &name),
-                None => fields,
-            },
-            keep: watch.keep.clone(),
-        }
-    };
+    let key = |scope: Scope| watch.request_in(scope.namespace.as_deref(), scope.name.as_deref());
     grants.scopes(watch, NAMED).into_iter().map(key).collect()
 }
 

@@ -81,15 +81,7 @@ async fn invariant_7_grants_are_revoked_at_once_though_the_new_revision_never_sy
     )
     .expect("an administrator's file");
     candidate.grants = Arc::new(Grants::new(&candidate.revision.manifest().permissions, &file.grants));
-    let waits = async {
-        while scene.dispatch.waiting().is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::select! {
-        activated = scene.dispatch.activate(candidate) => panic!("it waits for its informers: {activated:?}"),
-        () = soon("it waits", waits) => {}
-    }
+    waits_for_its_informers(&scene, candidate).await;
     assert!(!controller.serving().access.may_see(&maps, &key));
     assert!(controller.serving().access.may_see(&apples(), &key));
 }
@@ -560,6 +552,11 @@ async fn invariant_7_names_bind_what_is_observed_by_pattern() {
 async fn narrows(scene: &Scene, guest: &Guest) {
     let mut candidate = scene.candidate(&guest.clone().version("2.0.0").reads("example.com/v1", "Pear")).await;
     candidate.grants = Arc::new(granted(0));
+    waits_for_its_informers(scene, candidate).await;
+}
+
+/// Begins to activate a candidate, and returns when it waits.
+async fn waits_for_its_informers(scene: &Scene, candidate: Candidate) {
     let waits = async {
         while scene.dispatch.waiting().is_empty() {
             tokio::task::yield_now().await;

@@ -8,8 +8,9 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use pilothouse_core::{
     asked::MAX_ASKED,
+    backlog::News,
     event::{Event, MAX_EVENTS},
-    key::{Key, TypeMeta},
+    key::Key,
     manifest::{Invalid, Watch},
     object::Object,
 };
@@ -127,43 +128,26 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// A change of an object, for `map` and `observe`. At least one of `old` and `new` is there.
-#[derive(Debug, Clone)]
-pub struct News {
-    /// Its kind.
-    pub of: TypeMeta,
-    /// The object before the change.
-    pub old: Option<Arc<Object>>,
-    /// The object after the change.
-    pub new: Option<Arc<Object>>,
-    /// Number of changes that were merged into this one.
-    pub merged: u32,
-    /// `true` if a list revealed the deletion, and no watch event showed it.
-    pub missed: bool,
-    /// `true` if the object was there when the plugin began to observe it.
-    pub initial: bool,
+/// Converts a change to the record of `map`.
+pub(crate) fn to_map(news: &News) -> mapper::Change {
+    let (api_version, kind) = (news.of.api_version.as_ref().to_owned(), news.of.kind.as_ref().to_owned());
+    mapper::Change {
+        of: mapping::pilothouse::plugin::types::TypeMeta { api_version, kind },
+        old: text(news.old.as_ref()),
+        new: text(news.new.as_ref()),
+    }
 }
 
-impl News {
-    pub(crate) fn to_map(&self) -> mapper::Change {
-        let (api_version, kind) = (self.of.api_version.as_ref().to_owned(), self.of.kind.as_ref().to_owned());
-        mapper::Change {
-            of: mapping::pilothouse::plugin::types::TypeMeta { api_version, kind },
-            old: text(self.old.as_ref()),
-            new: text(self.new.as_ref()),
-        }
-    }
-
-    pub(crate) fn to_observe(&self) -> observer::Change {
-        let (api_version, kind) = (self.of.api_version.as_ref().to_owned(), self.of.kind.as_ref().to_owned());
-        observer::Change {
-            of: observing::pilothouse::plugin::types::TypeMeta { api_version, kind },
-            old: text(self.old.as_ref()),
-            new: text(self.new.as_ref()),
-            merged: self.merged,
-            missed: self.missed,
-            initial: self.initial,
-        }
+/// Converts a change to the record of `observe`.
+pub(crate) fn to_observe(news: &News) -> observer::Change {
+    let (api_version, kind) = (news.of.api_version.as_ref().to_owned(), news.of.kind.as_ref().to_owned());
+    observer::Change {
+        of: observing::pilothouse::plugin::types::TypeMeta { api_version, kind },
+        old: text(news.old.as_ref()),
+        new: text(news.new.as_ref()),
+        merged: news.merged,
+        missed: news.missed,
+        initial: news.initial,
     }
 }
 

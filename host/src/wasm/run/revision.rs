@@ -9,6 +9,7 @@ use std::{
 };
 
 use pilothouse_core::{
+    backlog::News,
     key::Key,
     manifest::{DEFAULT_TIMEOUT, Manifest},
 };
@@ -17,7 +18,7 @@ use tracing::{Instrument as _, info_span};
 use super::{
     super::{
         contract::{
-            call::{self, Failure, News, Outcome, Request},
+            call::{self, Failure, Outcome, Request},
             error::{CallError, DescribeError},
             export::{Bound, Export},
             imports::Imports,
@@ -210,7 +211,7 @@ impl Revision {
     ) -> Result<Result<Vec<Key>, String>, CallError> {
         let budget = self.deadline(controller).ok_or_else(|| CallError::Controller(controller.to_owned()))?;
         self.check_exported(Export::Mapper)?;
-        let changes: Vec<_> = news.iter().map(News::to_map).collect();
+        let changes: Vec<_> = news.iter().map(call::to_map).collect();
         let map = async |instance: &mut Instance| {
             let (Bound::Mapper(mapper), store) = instance.export(Export::Mapper).await? else { unreachable!() };
             let mapper = mapper.pilothouse_plugin_mapper();
@@ -234,7 +235,7 @@ impl Revision {
     pub async fn observe(&self, imports: Arc<dyn Imports>, news: &[News]) -> Result<Result<(), String>, CallError> {
         let budget = self.limits().lowered(DEFAULT_TIMEOUT);
         self.check_exported(Export::Observer)?;
-        let changes: Vec<_> = news.iter().map(News::to_observe).collect();
+        let changes: Vec<_> = news.iter().map(call::to_observe).collect();
         let observe = async |instance: &mut Instance| {
             let (Bound::Observer(observer), store) = instance.export(Export::Observer).await? else { unreachable!() };
             let observer = observer.pilothouse_plugin_observer();

@@ -144,11 +144,6 @@ proptest! {
         check_pages(&store, None, &copy(&store));
         for Opened { snapshot, model, .. } in opened.iter().flatten() {
             check_pages(&store, Some(snapshot), model);
-            for owner in ["o1", "o2", "none"].map(Uid::parse) {
-                let found: BTreeSet<_> = store.owned_by_at(snapshot, &owner).map(|object| object.key()).collect();
-                let owned = model.iter().filter(|(_, object)| object.owners().any(|one| one.uid == owner));
-                prop_assert_eq!(found, owned.map(|(key, _)| key).collect());
-            }
         }
         drop(opened);
         store.release();

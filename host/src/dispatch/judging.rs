@@ -87,7 +87,7 @@ pub(super) struct Case<'a, S> {
 }
 
 impl<S> Judging<S> {
-    /// Nothing waits. Superseded versions of objects count in this budget.
+    /// Creates an empty queue. Superseded versions of objects count in this budget.
     pub(super) fn within(versions: &Budget) -> Self {
         Self {
             waiting: Mutex::new(Waiting { unjudged: Unjudged::within(versions), listeners: HashMap::new() }),

@@ -37,15 +37,15 @@ const RECONCILE_TIME: [f64; 40] = [
     1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0,
 ];
 
-/// Logged of a plugin whose metric has another type than that of another plugin.
+/// The log message about a metric that two plugins declare with different types.
 pub(super) const CONFLICT: &str = "another plugin exports this metric with another type: only that of the plugin whose name comes \
                                    first is exported; rename one";
 
-/// Of `controller_runtime_reconcile_panics_total`.
+/// The help text of `controller_runtime_reconcile_panics_total`.
 const PANICS: &str = "Reconciles in which the plugin died in the middle of its code (trap, stack, memory, table, host-calls, or decode in an \
                       import), or the host failed";
 
-/// Ways in which calls of most plugins fail some day. They begin at zero, others when they happen.
+/// Frequent ways in which calls fail. Their series begin at zero; those of other ways begin when they happen.
 const USUAL_TRAPS: [&str; 13] = [
     "answer",
     "controller",
@@ -151,7 +151,7 @@ impl Default for Reconciles {
 }
 
 impl Reconciles {
-    /// Counts as controller-runtime does: a reconcile that panicked, or ran out of time, is one that failed besides.
+    /// Counts as controller-runtime does: a reconcile that panicked or timed out also counts as failed.
     fn attempted(&self, attempt: &Attempt) {
         self.time.observe(attempt.took.as_secs_f64());
         match attempt.result {

@@ -42,10 +42,10 @@ const AT_ONCE: usize = 32;
 /// Reviews and conversions of one plugin that wait for a slot: some seconds' worth.
 const QUEUE: usize = 256;
 
-/// Part of the time that the API server waits which is left for the way back: one in so many.
+/// The part of the API server's waiting time that is left for the answer's way back: one in ten.
 const MARGIN: u32 = 10;
 
-/// The most that is left for the way back.
+/// Upper bound of the time that is left for the answer's way back.
 const MAX_MARGIN: Duration = Duration::from_millis(500);
 
 /// What to do about webhooks that are granted in a host without an address for them.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::{Events, PluginEvents, WriteObserver};
 use crate::metrics::{self, DescriptorEncoder, Registry, Series, counters};
 
-/// Writes that most plugins make some day. They begin at zero, others when they happen.
+/// Frequent writes. Their series begin at zero; those of other writes begin when they happen.
 const USUAL: [(&str, &str); 6] = [
     ("apply", "success"),
     ("apply", "skipped"),

@@ -19,7 +19,7 @@ use crate::{dispatch::reading::Cached, informer::View};
 
 /// What keys ask for, and what is cached because of it.
 pub(in crate::dispatch) struct Asks {
-    /// A key has asked for something. Most plugins never do, and pay for one look at this.
+    /// `true` once a key has asked for something. Most plugins never do, and pay for one look at this.
     is_used: AtomicBool,
     asked: Mutex<Asked>,
     changed: Notify,
@@ -27,7 +27,7 @@ pub(in crate::dispatch) struct Asks {
 }
 
 impl Asks {
-    /// Nothing is asked for. What is will count in this budget.
+    /// Creates it without watches. What keys ask for counts in this budget.
     pub(super) fn within(bytes: &Budget) -> Self {
         Self {
             is_used: AtomicBool::new(false),

@@ -28,7 +28,7 @@ pub(crate) struct Epochs {
 struct Shared {
     advance: Box<dyn Fn() + Send + Sync>,
     timer: Timer,
-    /// RunningGuest guests.
+    /// The number of running guests.
     running: AtomicUsize,
     /// `true` while the timer is stopped.
     stopped: AtomicBool,

@@ -48,24 +48,23 @@ pub(crate) trait InstanceSet: fmt::Debug + Send + Sync {
 /// What is known of a plugin's instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct InstanceFigures {
-    /// Those that there are: they serve a call, or are there for the next.
+    /// Instances that exist: in a call, or ready for one.
     pub alive: usize,
-    /// Of these there for the next call: kept, or made ahead.
+    /// Those of them that are ready for a call: kept after one, or pre-warmed.
     pub kept: usize,
-    /// That were made since the plugin was loaded.
+    /// Instances that were created since the plugin was loaded.
     pub made: u64,
-    /// Calls that were served by one that had served before.
+    /// Calls that a reused instance served.
     pub reused: u64,
-    /// Calls that had to map the code first, as the plugin was not called of late.
+    /// Calls that had to map the code first, because the plugin had been idle.
     pub mapped: u64,
-    /// How long calls, and starts of instances ahead of them, ran in the sandbox, their imports included and their
-    /// waiting not.
+    /// Time that calls and pre-warmed starts ran in the sandbox. Includes their imports, but not their waiting.
     #[serde(skip)]
     pub computed: Duration,
-    /// Bytes that they hold in memories and tables, and the host of what they handed over.
+    /// Bytes of their memories and tables, and of the outcomes that the host holds for them.
     #[serde(rename = "memory_bytes")]
     pub memory: usize,
-    /// The most that one of the revision that serves has had, under its present limits.
+    /// The most bytes that one instance of the serving revision has held under its present limits.
     #[serde(rename = "peak_bytes")]
     pub peak: usize,
 }

@@ -302,10 +302,7 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_cluster_with_events_cos
     let grants = [Permission::of_myapple().to_vec(), vec![Permission::to(&["create"], "v1", "Event")]].concat();
     let guest = Plugin::guest("flooding_events")?.granted(&grants.into_iter().map(here).collect::<Vec<_>>());
     let (mut host, elsewhere) = serves_beside_myapple(&scene, guest).await?;
-    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
-    for apple in &bad {
-        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
-    }
+    served(&scene).await?;
     let counts = [("plugin", "flooding-events"), ("result", "dropped")];
     eventually("too many Events are dropped", async || {
         let dropped = host.metrics().await?.sum("pilothouse_plugin_events_total", &counts);
@@ -324,10 +321,7 @@ pub(crate) async fn invariant_8_a_plugin_that_floods_the_cluster_with_events_cos
 /// The guest works correctly, in long stretches that never yield.
 pub(crate) async fn invariant_8_a_plugin_that_holds_its_thread_costs_nobody_else_anything(scene: Scene) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(&scene, "filling").await?;
-    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
-    for apple in &bad {
-        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
-    }
+    let bad = served(&scene).await?;
     let others = other_apples(&scene, &elsewhere);
     let served = async {
         let before = held(&mut host, "filling").await?;
@@ -348,23 +342,12 @@ pub(crate) async fn invariant_8_a_plugin_that_would_hear_of_everything_costs_nob
     scene: Scene,
 ) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(&scene, "hoarding").await?;
-    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
-    for apple in &bad {
-        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
-    }
+    let bad = served(&scene).await?;
     // The example plugin reads only its own children.
     let reads = host.metrics().await?.sum("pilothouse_tracked_reads", &[]);
     ensure!((1.0..=100.0).contains(&reads), "{reads} things that were read are remembered");
     while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await?;
-    // What it read still wakes it.
-    let before = woken_by_reads(&mut host).await?;
-    put(&scene, "new", json!({}), "red").await?;
-    eventually("it is woken by what it read", async || {
-        let now = woken_by_reads(&mut host).await?;
-        ensure!(now > before, "{now} keys were woken");
-        Ok(())
-    })
-    .await
+    is_woken_by_reads(&scene, &mut host).await
 }
 
 /// The host evaluates the manifest's predicates for every object at the start, and for each change.
@@ -389,10 +372,7 @@ pub(crate) async fn invariant_8_a_plugin_whose_predicates_take_long_costs_nobody
     })
     .await?;
 
-    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
-    for apple in &bad {
-        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
-    }
+    let bad = served(&scene).await?;
     let others = ["jonagold", "pinova", "topaz"].map(|name| scene.apple_in(&other, name));
     let served = async {
         others_go_on(&mut host, &others).await?;
@@ -407,10 +387,7 @@ pub(crate) async fn invariant_8_a_plugin_whose_predicates_take_long_costs_nobody
 
 pub(crate) async fn invariant_12_a_plugin_that_selects_the_same_many_times_has_it_once(scene: Scene) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(&scene, "selecting").await?;
-    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
-    for apple in &bad {
-        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
-    }
+    let bad = served(&scene).await?;
     eventually("one informer serves all selectors", async || {
         let running = host.metrics().await?.sum("pilothouse_informer_running", &[("kind", "Secret")]);
         ensure!(running == 1.0, "{running} informers run for Secrets");
@@ -430,10 +407,7 @@ pub(crate) async fn invariant_12_a_plugin_that_asks_for_other_watches_in_each_ca
     let other = format!("{}-other", scene.namespace);
     scene.create_namespace(&other).await?;
     let mut host = scene.with(&[Plugin::myapple()?.confined_to(&other), wandering])?.host().await?;
-    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
-    for apple in &bad {
-        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
-    }
+    let bad = served(&scene).await?;
     let (admin, others) = (host.admin()?, other_apples(&scene, &other));
     let bounded = async {
         loop {
@@ -488,25 +462,14 @@ pub(crate) async fn invariant_12_a_plugin_that_reads_by_very_much_is_remembered_
     let memory = host.metrics().await?.sum("pilothouse_plugin_memory_bytes", &[("plugin", "tracking")]);
     ensure!(memory >= held / 2.0, "{memory} bytes are the plugin's");
     while_they_fail(&bad[..2], others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await?;
-    // What it read still wakes it.
-    let before = woken_by_reads(&mut host).await?;
-    put(&scene, "new", json!({}), "red").await?;
-    eventually("it is woken by what it read", async || {
-        let now = woken_by_reads(&mut host).await?;
-        ensure!(now > before, "{now} keys were woken");
-        Ok(())
-    })
-    .await
+    is_woken_by_reads(&scene, &mut host).await
 }
 
 pub(crate) async fn invariant_12_a_plugin_that_reads_very_long_names_costs_nobody_else_anything(
     scene: Scene,
 ) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(&scene, "naming").await?;
-    let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
-    for apple in &bad {
-        apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
-    }
+    let bad = served(&scene).await?;
     let held = host.metrics().await?.sum("pilothouse_tracked_bytes", &[]);
     ensure!(held < (2 << 20) as f64, "{held} bytes are remembered");
     while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
@@ -516,11 +479,29 @@ pub(crate) async fn invariant_12_a_plugin_of_very_many_controllers_costs_nobody_
     scene: Scene,
 ) -> Result<()> {
     let (mut host, elsewhere) = beside_myapple(&scene, "sprawling").await?;
+    let bad = served(&scene).await?;
+    while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
+}
+
+/// Creates two objects for the guest to fail at, and waits until it has served them.
+async fn served(scene: &Scene) -> Result<[Apple; 2]> {
     let bad = [scene.apple("bad-1"), scene.apple("bad-2")];
     for apple in &bad {
         apple.create(1).await?.status_is("served", |status| status["available"] == 1).await?;
     }
-    while_they_fail(&bad, others_go_on(&mut host, &other_apples(&scene, &elsewhere))).await
+    Ok(bad)
+}
+
+/// Waits until a new object that the guest selects wakes it.
+async fn is_woken_by_reads(scene: &Scene, host: &mut Host) -> Result<()> {
+    let before = woken_by_reads(host).await?;
+    put(scene, "new", json!({}), "red").await?;
+    eventually("it is woken by what it read", async || {
+        let now = woken_by_reads(host).await?;
+        ensure!(now > before, "{now} keys were woken");
+        Ok(())
+    })
+    .await
 }
 
 async fn woken_by_reads(host: &mut Host) -> Result<f64> {

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_wait_go_on_when_it_is_turned_on() {
+    async fn waiting_tasks_go_on_when_acting_is_turned_on() {
         let acting = Acting::new(false);
         let waiting = tokio::spawn({
             let acting = acting.clone();

@@ -32,7 +32,7 @@ fn starts() -> Plugin {
 }
 
 #[test]
-fn a_transition_that_a_repeated_call_tells_twice_is_one_event() {
+fn a_transition_that_a_repeated_call_reports_twice_is_one_event() {
     let mut host = MockHost::new(starts).with(pod());
     host.settle(("default", "web")).expect("it settles");
     assert_eq!(

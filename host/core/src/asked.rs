@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_refused_as_a_whole() {
+    fn a_key_whose_watches_find_no_room_asks_for_nothing() {
         let budget = Budget::new(watch("Pod").bytes() + REFERENCE);
         let mut asked = Asked::within(&budget);
         asked.replace(&key("a"), vec![watch("Pod")]).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_buffers_hold_counts_in_every_sum_and_is_given_back() {
+    fn bytes_of_buffers_count_in_every_sum_and_are_given_back() {
         let total = Arc::new(AtomicUsize::new(0));
         let [reads, gone] = [10, 20].map(|most| Budget::within(total.clone(), most));
         let (mut one, mut other) = (reads.share(), gone.share());

@@ -76,7 +76,7 @@ mod tests {
         }
 
         #[test]
-        fn who_waits_as_long_as_told_may_come(burst in 1_u32..20, every in 1_u64..50, came in 0_u32..60) {
+        fn after_the_wait_that_a_rate_asks_for_it_allows_a_use(burst in 1_u32..20, every in 1_u64..50, came in 0_u32..60) {
             let rate = Rate { burst, every: Duration::from_millis(every) };
             let now = Duration::from_secs(1);
             let used = (0..came).fold(Duration::ZERO, |used, _| rate.take(used, now));

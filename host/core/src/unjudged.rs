@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_many_of_one_object_is_merged_into_the_last() {
+    fn changes_beyond_the_bound_of_one_object_are_merged_into_the_last() {
         let mut unjudged = Unjudged::within(&Budget::new(MAX_BYTES));
         let all = APART as u64 + 3;
         for version in 0..all {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_a_mark_is_over_when_it_is_done() {
+    fn a_mark_is_reached_when_all_earlier_changes_are_done() {
         let mut unjudged = Unjudged::within(&Budget::new(MAX_BYTES));
         assert!(unjudged.is_over_until(unjudged.mark()));
         assert_eq!(push(&mut unjudged, 1, "a", 0, 1), Pushed::Waits);
@@ -361,7 +361,7 @@ mod tests {
         /// The changes taken of an object are contiguous, from its first state to its last, and count each of its
         /// changes.
         #[test]
-        fn what_is_taken_of_an_object_leaves_no_gap(
+        fn changes_of_one_object_are_taken_without_a_gap(
             steps in prop::collection::vec((0_u8..4, 0_usize..3, prop::bool::ANY), 1..200),
             room in 0_usize..4_000,
         ) {

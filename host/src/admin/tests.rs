@@ -284,7 +284,7 @@ fn row(kind: &str) -> InformerRow {
 }
 
 #[tokio::test]
-async fn informers_are_a_table_with_a_line_for_each_and_whom_it_serves() {
+async fn informers_are_shown_in_a_table_with_their_users() {
     let server = Server::start(Vec::new()).await;
     *server.rows.0.lock() = vec![
         row("v1 ConfigMap"),

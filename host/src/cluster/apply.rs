@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_apply_cannot_carry_is_rejected() {
+    fn texts_that_an_apply_cannot_carry_are_rejected() {
         let refused = |text: &str| body(text).expect_err("it is refused").to_string();
         insta::assert_snapshot!(refused(r#"["\ud83d"]"#), @r"a string has \ud83d, which is half of a surrogate pair and not a character");
         insta::assert_snapshot!(refused(r#"["\ude00\ud83d"]"#), @r"a string has \ude00, which is half of a surrogate pair and not a character");

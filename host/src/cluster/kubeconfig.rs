@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn settings_that_cannot_be_used_are_named() {
         let refused = |cluster: Value, user: Value| loaded(&config(&cluster, &user)).expect_err("it cannot be used");
         let error = refused(json!({"server": "https://a", "certificate-authority": "/nonexistent/ca.crt"}), json!({}));
         assert!(error.starts_with("cannot read the certificate authority from /nonexistent/ca.crt: "), "{error}");

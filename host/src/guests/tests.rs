@@ -223,7 +223,7 @@ async fn first_task_after_a_rest_waits_for_no_turn_of_others() {
 }
 
 #[tokio::test]
-async fn what_a_task_computes_is_charged_to_its_account() {
+async fn computing_time_of_a_task_is_charged_to_its_account() {
     let guests = threads(2);
     let (busy, quiet) = (guests.account(&name("busy")), guests.account(&name("quiet")));
     busy.spawn(async { burn(Duration::from_millis(20)) }).ended().await.unwrap();

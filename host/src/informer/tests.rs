@@ -257,7 +257,7 @@ async fn a_lease_that_is_taken_over_during_a_call_shows_the_present_and_counts_a
 }
 
 #[tokio::test]
-async fn what_crosses_the_border_of_a_filter_appears_and_goes() {
+async fn objects_that_enter_or_leave_a_filter_appear_and_vanish() {
     let api = Api::start().await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());
     let wide = informers.acquire(InformerKey::all(config_maps()), "one");
@@ -451,7 +451,7 @@ async fn invariant_1_a_lease_on_less_is_shown_less_of_what_is_held_for_others() 
 }
 
 #[tokio::test]
-async fn what_is_cached_whole_and_in_part_is_read_whole() {
+async fn an_object_that_is_cached_whole_and_in_part_is_read_whole() {
     let api = Api::start().await;
     api.create(full("a", "one")).await;
     let informers = Informers::new(api.cluster.clone(), Handle::current());

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_instance_held_is_given_back_once() {
+    fn memory_of_an_instance_is_given_back_once() {
         let held = PluginMemory::default();
         let [mut ends, mut stays] = [100, 100].map(|memory| Limiter::new(memory, usize::MAX, held.clone()));
         assert!(ends.memory_growing(0, 60, None).unwrap() && stays.memory_growing(0, 50, None).unwrap());

@@ -167,7 +167,7 @@ async fn failure_comes_out_as_the_guest_gave_it_with_its_message_bounded() {
 }
 
 #[tokio::test]
-async fn each_host_call_is_told_log_and_clock_too() {
+async fn every_host_call_is_counted_log_and_clock_included() {
     for (body, calls) in [
         (guest::LOG_300, vec![Import::Log(LogCall::Write); 300]),
         (guest::CLOCK_MOVES, vec![Import::Clock(ClockCall::Now); 2]),
@@ -181,7 +181,7 @@ async fn each_host_call_is_told_log_and_clock_too() {
 }
 
 #[tokio::test]
-async fn trap_tells_where_it_was_and_what_the_guest_said() {
+async fn a_trap_has_its_backtrace_and_the_guests_last_words() {
     let error = call(&Guest::new().reconcile(guest::TRAP)).await.unwrap_err();
     assert_eq!(error.kind(), "trap");
     assert_eq!(error.to_string(), "plugin trapped: wasm `unreachable` instruction executed");
@@ -208,7 +208,7 @@ async fn answer_that_is_not_of_the_contract_is_refused() {
 }
 
 #[tokio::test]
-async fn text_that_cannot_be_read_is_told_from_traps_and_other_answers() {
+async fn unreadable_text_is_reported_apart_from_traps_and_other_answers() {
     // An argument of an import: the place of the call is known.
     let error = call(&Guest::new().reconcile(guest::LOG_GARBLED)).await.unwrap_err();
     assert_eq!(
@@ -285,7 +285,7 @@ async fn observer_takes_changes_or_says_why_not() {
 }
 
 #[tokio::test]
-async fn unknown_controller_is_said() {
+async fn an_unknown_controller_is_reported() {
     let revision = load(&Guest::new()).await;
     let request = Request { controller: "pears".into(), ..request() };
     let error = revision.reconcile(Arc::new(Fake::default()), request).await.unwrap_err();

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn client_config_names_the_host_and_whom_to_trust() {
+    async fn client_config_names_the_host_and_its_certificates() {
         let endpoint = Endpoint::new(Address::Url("https://127.0.0.1:9443".to_owned()));
         endpoint.trust("Q0E=");
         let config = endpoint.client_config("/admission/a/b").await;

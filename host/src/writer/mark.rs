@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_have_no_mark_has_none() {
+    fn kinds_and_texts_that_take_no_mark_have_none() {
         assert_eq!(mark_of("Secret", r#"{"metadata":{}}"#), None);
         assert_eq!(mark_of("Pod", r#"{"metadata":{"annotations":[]}}"#), None);
         assert_eq!(

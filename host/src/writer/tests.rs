@@ -289,7 +289,7 @@ fn deployment(reference: &str, image: &str) -> serde_json::Value {
 const REFERENCE: &str = "/spec/template/spec/containers/0/env/0/valueFrom/fieldRef";
 
 #[tokio::test]
-async fn what_the_server_stores_in_another_form_costs_no_request_after_a_restart() {
+async fn a_child_that_the_server_stores_in_another_form_costs_no_request_after_a_restart() {
     let orchard = Orchard::plant().await;
     let children = [deployment("spec.nodeName", "a:1"), config_map("c")];
     let mark = |held: &serde_json::Value| held["metadata"]["annotations"][MARK].as_str().map(str::to_owned);

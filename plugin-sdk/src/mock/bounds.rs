@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_an_object_is_bounded() {
+    fn names_in_arguments_are_bounded() {
         let named = |(version, kind, namespace, name): (usize, usize, usize, usize)| {
             let of = TypeMeta { api_version: text(version), kind: text(kind) };
             object(&of, &Key { namespace: Some(text(namespace)), name: text(name) })

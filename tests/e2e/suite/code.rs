@@ -97,9 +97,7 @@ pub(crate) async fn a_plugin_whose_code_cannot_be_optimized_serves_as_it_is(mut 
     Ok(())
 }
 
-pub(crate) async fn who_is_being_optimized_gives_way_to_a_new_file_and_is_optimized_after_it(
-    mut scene: Scene,
-) -> Result<()> {
+pub(crate) async fn an_optimization_gives_way_to_a_new_file_and_ends_after_it(mut scene: Scene) -> Result<()> {
     if SOON == 0.0 {
         return Err(NotHere("no baseline compiler for this machine").into());
     }
@@ -330,7 +328,7 @@ pub(crate) async fn a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses
     Ok(())
 }
 
-pub(crate) async fn a_compiler_has_bounds_and_comes_after_who_serves(_: Scene) -> Result<()> {
+pub(crate) async fn a_compiler_has_bounds_and_runs_after_serving_threads(_: Scene) -> Result<()> {
     // The plugin's start waits for the baseline compiler.
     for (tier, nicer) in [(None, 5), (Some("--baseline"), 2)] {
         confines_itself(tier, nicer).await.with_context(|| format!("{tier:?}"))?;

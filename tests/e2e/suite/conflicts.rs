@@ -20,7 +20,7 @@ pub(crate) async fn an_object_of_somebody_else_is_not_taken_over(scene: Scene) -
     gala.settles().await
 }
 
-pub(crate) async fn what_somebody_made_unseen_is_neither_taken_over_nor_collected(scene: Scene) -> Result<()> {
+pub(crate) async fn an_object_that_the_cache_lacks_is_neither_taken_over_nor_collected(scene: Scene) -> Result<()> {
     let _host = scene.with(&[Plugin::myapple()?])?.host().await?;
     scene.cluster.hold("configmaps").await?;
     let theirs: ConfigMap = from_value(json!({"metadata": {"name": "gala-1"}, "data": {"precious": "yes"}}))?;

@@ -111,7 +111,7 @@ pub(crate) async fn a_plugin_that_asks_to_be_called_again_is(scene: Scene) -> Re
     Ok(())
 }
 
-pub(crate) async fn a_failed_call_is_tried_again_and_told_why(scene: Scene) -> Result<()> {
+pub(crate) async fn a_failed_call_is_retried_and_learns_why(scene: Scene) -> Result<()> {
     let (_host, gala) = served_by(&scene, "failing").await?;
     gala.create_with("retry", 1).await?;
     let status = gala.status_is("what it was told", |status| status["available"] == 1).await?;

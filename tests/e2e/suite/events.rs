@@ -25,7 +25,7 @@ async fn told(scene: &Scene) -> Result<Vec<String>> {
     Ok(told)
 }
 
-pub(crate) async fn a_transition_that_a_repeated_call_tells_twice_is_one_event(scene: Scene) -> Result<()> {
+pub(crate) async fn a_transition_that_a_repeated_call_reports_twice_is_one_event(scene: Scene) -> Result<()> {
     let plugins = [Plugin::myapple()?.confined_to("nowhere"), Plugin::guest("telling")?];
     let mut host = scene.with(&plugins)?.host().await?;
     scene.apple("gala").create(1).await?.status_is("ripe", |status| status["available"] == 1).await?;

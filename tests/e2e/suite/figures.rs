@@ -23,7 +23,7 @@ const BOTH: [(&str, &str); 14] = [
 ];
 
 /// Three plugins: one writes by itself, one fails, and one has nothing to do.
-pub(crate) async fn what_a_plugin_does_is_told_of_it_and_of_no_other(scene: Scene) -> Result<()> {
+pub(crate) async fn figures_of_a_plugin_carry_its_name_alone(scene: Scene) -> Result<()> {
     let [failing, idle] = ["failing", "idle"].map(|of| format!("{}-{of}", scene.namespace));
     for namespace in [&failing, &idle] {
         scene.create_namespace(namespace).await?;

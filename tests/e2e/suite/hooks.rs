@@ -12,7 +12,7 @@ use crate::{
     hostile::{beside_myapple, other_apples, others_go_on, serves_beside_myapple},
 };
 
-pub(crate) async fn each_mapping_wakes_whom_it_names(scene: Scene) -> Result<()> {
+pub(crate) async fn each_mapping_wakes_the_keys_that_it_names(scene: Scene) -> Result<()> {
     let (_host, gala) = served_by(&scene, "mapping").await?;
     gala.create_with("red", 1).await?;
     let called = async |times: u32| {
@@ -55,7 +55,7 @@ pub(crate) async fn invariant_8_a_mapper_that_fails_costs_itself_that_change(sce
     while_it_fails(&scene, &mut host, "map", &elsewhere).await
 }
 
-pub(crate) async fn an_observer_is_told_of_every_change_in_order(scene: Scene) -> Result<()> {
+pub(crate) async fn an_observer_gets_every_change_in_order(scene: Scene) -> Result<()> {
     create_with(&scene, "there", json!({"labels": {"observed": ""}}), "0").await?;
     let mut host = scene.with(&[Plugin::guest("observing")?])?.host().await?;
     let told = async |lines: &[&str]| {

@@ -79,9 +79,7 @@ pub(crate) async fn invariant_8_a_plugin_that_calls_the_host_too_often_costs_its
     have_no_children(&is_limited(&scene, &limits, "plugin called the host more than 50 times in one call").await?).await
 }
 
-pub(crate) async fn invariant_8_a_plugin_that_the_host_tells_too_much_costs_itself_one_call(
-    scene: Scene,
-) -> Result<()> {
+pub(crate) async fn invariant_8_a_plugin_that_reads_too_many_bytes_costs_itself_one_call(scene: Scene) -> Result<()> {
     let limits = json!({"hostMiB": 1});
     // A few probes are enough, which even a slow machine does within the deadline.
     put(&scene, "large", json!({}), &"x".repeat(256 << 10)).await?;

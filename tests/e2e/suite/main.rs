@@ -67,11 +67,11 @@ fn main() -> ExitCode {
             a_plugin_serves_before_its_code_is_optimized_and_goes_on,
             what_the_baseline_compiler_does_not_know_is_compiled_by_the_other,
             a_plugin_whose_code_cannot_be_optimized_serves_as_it_is,
-            who_is_being_optimized_gives_way_to_a_new_file_and_is_optimized_after_it,
+            an_optimization_gives_way_to_a_new_file_and_ends_after_it,
             a_cache_without_room_costs_no_plugin,
             damaged_code_is_not_run_and_compiled_anew,
             a_directory_that_others_may_write_to_is_not_used_and_the_plugin_serves,
-            a_compiler_has_bounds_and_comes_after_who_serves,
+            a_compiler_has_bounds_and_runs_after_serving_threads,
             a_file_that_kills_its_compiler_costs_nobody_else_anything,
             a_file_that_takes_its_compilers_memory_costs_nobody_else_anything,
             a_file_that_needs_more_memory_than_the_container_leaves_is_refused_and_the_host_goes_on,
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         }
         conflicts {
             an_object_of_somebody_else_is_not_taken_over,
-            what_somebody_made_unseen_is_neither_taken_over_nor_collected,
+            an_object_that_the_cache_lacks_is_neither_taken_over_nor_collected,
             a_child_that_somebody_took_away_unseen_is_not_pruned,
             a_writer_that_keeps_editing_a_child_loses_every_time,
             a_manager_that_forces_its_way_loses_too,
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
             a_status_is_not_left_to_a_call_that_waits_nor_for_children_that_were_not_read,
             a_status_that_was_left_to_a_call_without_one_is_written_after_it,
             a_plugin_that_asks_to_be_called_again_is,
-            a_failed_call_is_tried_again_and_told_why,
+            a_failed_call_is_retried_and_learns_why,
             a_terminal_failure_is_not_tried_again_until_something_changes,
             invariant_10_a_call_in_flight_at_sigterm_is_finished,
         }
@@ -127,10 +127,10 @@ fn main() -> ExitCode {
             kubectl_rolls_out_on_the_development_server,
         }
         events {
-            a_transition_that_a_repeated_call_tells_twice_is_one_event,
+            a_transition_that_a_repeated_call_reports_twice_is_one_event,
             invariant_7_an_event_that_is_not_granted_is_not_written_and_the_plugin_goes_on,
         }
-        figures { what_a_plugin_does_is_told_of_it_and_of_no_other }
+        figures { figures_of_a_plugin_carry_its_name_alone }
         finalizers {
             an_object_has_the_finalizer_before_its_first_call_and_goes_after_its_cleanup,
             an_object_that_was_deleted_while_no_host_ran_is_cleaned_up,
@@ -149,9 +149,9 @@ fn main() -> ExitCode {
             invariant_7_a_trespasser_is_denied_every_step,
         }
         hooks {
-            each_mapping_wakes_whom_it_names,
+            each_mapping_wakes_the_keys_that_it_names,
             invariant_8_a_mapper_that_fails_costs_itself_that_change,
-            an_observer_is_told_of_every_change_in_order,
+            an_observer_gets_every_change_in_order,
             invariant_8_an_observer_that_fails_holds_up_nobody,
         }
         hostile {
@@ -165,7 +165,7 @@ fn main() -> ExitCode {
             invariant_8_a_plugin_that_loops_costs_itself_one_call,
             invariant_8_a_plugin_that_asks_the_host_for_ever_costs_itself_one_call,
             invariant_8_a_plugin_that_calls_the_host_too_often_costs_itself_one_call,
-            invariant_8_a_plugin_that_the_host_tells_too_much_costs_itself_one_call,
+            invariant_8_a_plugin_that_reads_too_many_bytes_costs_itself_one_call,
             invariant_8_a_plugin_that_asks_by_more_than_there_can_be_costs_itself_one_call,
             invariant_8_a_plugin_that_waits_for_the_server_costs_itself_one_call,
             invariant_8_a_plugin_that_floods_the_server_with_reads_costs_nobody_else_anything,
@@ -224,7 +224,7 @@ fn main() -> ExitCode {
             a_restarted_host_sends_no_write_request,
             a_renamed_plugin_keeps_its_children_by_its_identity_and_is_warned_without_it,
             a_reconcile_that_changes_nothing_sends_no_request,
-            what_the_server_keeps_otherwise_than_it_was_sent_is_sent_once,
+            children_that_the_server_stores_in_another_form_are_sent_once,
             ordinary_children_cost_no_request_after_a_restart_either_and_foreign_changes_are_repaired,
         }
         reaching { a_plugin_lists_scales_reviews_evicts_and_reads_logs_within_its_grants }
@@ -263,7 +263,7 @@ fn main() -> ExitCode {
             invariant_5_an_object_that_nests_too_deep_shows_as_unreadable_and_its_deletion_is_reconciled,
         }
         thousand { a_thousand_myapples_converge }
-        troubles { quarantine_failing_keys_and_storms_are_told_with_their_reason }
+        troubles { quarantine_failing_keys_and_storms_are_shown_with_their_reasons }
         watches {
             a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_names_another,
             kinds_that_a_pattern_matches_are_observed_as_they_come_and_go,

@@ -105,7 +105,7 @@ pub(crate) async fn a_reconcile_that_changes_nothing_sends_no_request(scene: Sce
     Ok(())
 }
 
-pub(crate) async fn what_the_server_keeps_otherwise_than_it_was_sent_is_sent_once(scene: Scene) -> Result<()> {
+pub(crate) async fn children_that_the_server_stores_in_another_form_are_sent_once(scene: Scene) -> Result<()> {
     let plugins = [Plugin::myapple()?.confined_to("nowhere"), Plugin::guest("deploying")?];
     let mut host = scene.with(&plugins)?.host().await?;
     let gala = scene.apple("gala");

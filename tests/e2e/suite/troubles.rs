@@ -5,7 +5,7 @@ use pilothouse_e2e::{Plugin, Scene, eventually};
 use serde_json::Value;
 
 /// Two plugins: one fails on every object, and one has an object that never stops changing.
-pub(crate) async fn quarantine_failing_keys_and_storms_are_told_with_their_reason(scene: Scene) -> Result<()> {
+pub(crate) async fn quarantine_failing_keys_and_storms_are_shown_with_their_reasons(scene: Scene) -> Result<()> {
     const BAD: usize = 3;
 
     let failing = format!("{}-failing", scene.namespace);

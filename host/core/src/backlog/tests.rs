@@ -54,7 +54,7 @@ fn changes_of_different_objects_come_in_the_order_of_their_first() {
 }
 
 #[test]
-fn several_changes_are_told_from_before_the_first_to_after_the_last() {
+fn several_changes_are_delivered_as_one_from_before_the_first_to_after_the_last() {
     for (changes, expected) in [
         (&[(0, 1), (1, 2)][..], "a 0>2 ×2"),
         (&[(1, 2), (2, 3), (3, 4)], "a 1>4 ×3"),
@@ -73,7 +73,7 @@ fn several_changes_are_told_from_before_the_first_to_after_the_last() {
 }
 
 #[test]
-fn a_deletion_that_nobody_saw_is_told_as_missed_until_the_object_is_back() {
+fn an_unseen_deletion_is_delivered_as_missed_until_the_object_is_back() {
     let mut backlog = Backlog::new(MAPPER);
     let missed = |name, old| Change { missed: true, ..change(name, old, 0) };
     backlog.push(&pods(), &missed("a", 1));
@@ -131,7 +131,7 @@ fn an_object_in_flight_waits_with_what_comes_meanwhile() {
 }
 
 #[test]
-fn what_failed_is_told_again_alone_and_ever_later_in_turns_with_what_is_new() {
+fn failed_changes_are_retried_alone_with_growing_delays_in_turns_with_new_ones() {
     let limits = Limits { base: Duration::from_secs(1), cap: Duration::from_secs(2) };
     let mut backlog = Backlog::new(limits);
     let at = Duration::from_secs;
@@ -204,7 +204,7 @@ fn a_mark_is_reached_when_all_before_it_were_tried() {
 }
 
 #[test]
-fn what_fails_for_ever_keeps_nothing_from_its_first_try() {
+fn changes_that_always_fail_delay_no_first_try() {
     let mut backlog = Backlog::new(MAPPER);
     let names: Vec<String> = (0..50).map(|number| format!("o{number:02}")).collect();
     names.iter().for_each(|name| push(&mut backlog, name, 0, 1));
@@ -223,7 +223,7 @@ fn what_fails_for_ever_keeps_nothing_from_its_first_try() {
 }
 
 #[test]
-fn kinds_that_are_told_no_more_are_forgotten_in_flight_too() {
+fn kinds_that_are_no_longer_delivered_are_forgotten_in_flight_too() {
     let mut backlog = Backlog::new(MAPPER);
     push(&mut backlog, "a", 0, 1);
     push(&mut backlog, "b", 0, 1);
@@ -237,7 +237,7 @@ fn kinds_that_are_told_no_more_are_forgotten_in_flight_too() {
 }
 
 #[test]
-fn what_is_gone_and_not_told_is_bounded() {
+fn undelivered_deletions_are_bounded() {
     let mut backlog = Backlog::within(MAPPER, &Vanished::new(2, usize::MAX));
     for name in ["a", "b", "c", "d"] {
         push(&mut backlog, name, 0, 1);
@@ -249,7 +249,7 @@ fn what_is_gone_and_not_told_is_bounded() {
 }
 
 #[test]
-fn bytes_of_what_is_gone_and_not_told_are_bounded() {
+fn bytes_of_undelivered_deletions_are_bounded() {
     let mut one = Backlog::new(MAPPER);
     push(&mut one, "a", 1, 0);
     let mut backlog = Backlog::within(MAPPER, &Vanished::new(usize::MAX, 2 * one.bytes()));
@@ -303,7 +303,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn what_was_told_is_what_is_told_from_next_and_nothing_is_lost(steps in prop::collection::vec(steps(), 1..60)) {
+    fn each_delivery_begins_where_the_last_one_ended_and_nothing_is_lost(steps in prop::collection::vec(steps(), 1..60)) {
         let names = ["a", "b", "c", "d"];
         let mut backlog = Backlog::new(Limits { base: Duration::from_secs(1), cap: Duration::from_secs(4) });
         let mut objects = vec![Model::default(); names.len()];

@@ -37,7 +37,7 @@ fn a_key_that_is_woken_for_ever_is_reconciled_once_a_second_in_the_end() {
 }
 
 #[test]
-fn who_wakes_a_key_most_is_named() {
+fn the_main_cause_of_a_storm_is_named() {
     let names: Vec<String> = (0..30).map(|number| format!("other {number}")).collect();
     let mut breaker = Breaker::new();
     let mut causes: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn who_asks_without_end_is_let_through_once_a_second(step in 1_u64..90, seconds in 20_u64..60) {
+    fn a_key_that_asks_all_the_time_is_let_through_once_a_second(step in 1_u64..90, seconds in 20_u64..60) {
         let mut breaker = Breaker::new();
         let (mut now, mut came) = (NOW, Vec::new());
         while now < NOW + Duration::from_secs(seconds) {

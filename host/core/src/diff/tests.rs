@@ -77,7 +77,7 @@ fn without(value: Value, parent: &str, name: &str) -> Value {
 }
 
 #[test]
-fn what_was_applied_holds_whatever_others_added() {
+fn an_applied_text_holds_though_others_add_to_the_object() {
     let (live, owned, desired) = config_map();
     assert!(check(&live, &owned, &desired));
 }
@@ -351,7 +351,7 @@ fn deployment() -> (Value, Value, Value) {
 }
 
 #[test]
-fn what_a_built_in_kind_stores_in_another_form_is_untouched_while_it_is_owned() {
+fn values_that_a_built_in_kind_stores_in_another_form_are_untouched_while_they_are_owned() {
     let (live, owned, desired) = deployment();
     assert!(!check(&live, &owned, &desired));
     assert!(untouched(true, &live, &owned, &desired));
@@ -378,7 +378,7 @@ fn what_a_built_in_kind_stores_in_another_form_is_untouched_while_it_is_owned() 
 }
 
 #[test]
-fn what_a_default_adds_inside_of_an_atomic_list_of_a_custom_resource_is_untouched() {
+fn defaults_inside_an_atomic_list_of_a_custom_resource_leave_it_untouched() {
     let desired = json!({"spec": {"rules": [{"refs": [{"name": "a", "port": null}]}], "memory": "1024Mi"}});
     let owned = json!({"f:spec": {"f:rules": {}, "f:memory": {}}});
     let live =
@@ -593,7 +593,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_holds_is_not_changed_by_an_apply(history in history(), storage in storage(), want in want()) {
+    fn an_apply_changes_no_object_for_which_the_diff_holds(history in history(), storage in storage(), want in want()) {
         let before = server_after(&history, storage);
         let desired = desired(want, &history, &before);
         if text_holds(&before.object.to_string(), &before.fields(US), &desired) {
@@ -609,7 +609,7 @@ proptest! {
     }
 
     #[test]
-    fn what_does_not_hold_is_changed_by_an_apply(history in history(), storage in storage(), want in want()) {
+    fn an_apply_changes_an_object_for_which_the_diff_does_not_hold(history in history(), storage in storage(), want in want()) {
         let before = server_after(&history, storage);
         let desired = desired(want, &history, &before);
         if is_full(&desired) && !text_holds(&before.object.to_string(), &before.fields(US), &desired) {
@@ -621,7 +621,7 @@ proptest! {
 
     /// A second apply of the same changes nothing, and we know it: unless something empty makes it doubtful.
     #[test]
-    fn what_was_just_applied_holds(history in history(), storage in storage(), config in value(&schema())) {
+    fn an_applied_text_holds_in_the_servers_answer(history in history(), storage in storage(), config in value(&schema())) {
         let mut server = server_after(&history, storage);
         server.apply(&schema(), storage, US, &config);
         if is_full(&config) {
@@ -631,7 +631,7 @@ proptest! {
 
     /// Any writes by others since our last apply.
     #[test]
-    fn what_is_untouched_is_not_changed_by_another_apply_of_the_same(
+    fn a_second_apply_of_the_same_text_changes_no_untouched_object(
         earlier in history(), storage in storage(), config in value(&schema()), later in history(),
     ) {
         let built_in = storage == Storage::DropEmpty;
@@ -648,7 +648,7 @@ proptest! {
 
     /// Field sets that no history explains: values are safe all the same.
     #[test]
-    fn what_holds_is_not_changed_whatever_the_field_set(
+    fn an_apply_changes_no_object_for_which_the_diff_holds_under_any_field_set(
         live in value(&schema()), owned in value(&schema()), desired in value(&schema()), same_set in prop::bool::ANY,
     ) {
         let storage = Storage::DropNulls;

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_name_that_stands_twice_the_last_one_counts() {
+    fn the_last_of_duplicate_members_counts() {
         let members: Members<'_, u32> =
             serde_json::from_str(r#"{"b":1,"a":2,"b":3,"a\u0062":4,"b":5}"#).expect("an object");
         assert_eq!(members.names().collect::<Vec<_>>(), ["a", "ab", "b"]);

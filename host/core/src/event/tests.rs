@@ -32,7 +32,7 @@ fn the_same_is_counted_for_ten_minutes() {
 }
 
 #[test]
-fn of_many_different_messages_the_later_are_one() {
+fn later_ones_of_many_different_messages_are_combined() {
     let messages: Vec<String> = (0..13).map(|number| format!("no {number}")).collect();
     let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
     let mut events = Correlator::new();
@@ -57,7 +57,7 @@ fn an_object_gets_25_at_once_and_then_one_each_five_minutes() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded_and_what_is_used_stays() {
+fn remembered_events_are_bounded_and_the_recent_ones_stay() {
     let mut recent = Recent::new();
     for number in 0..5 * REMEMBERED {
         *recent.entry(0, || 0) += 1;

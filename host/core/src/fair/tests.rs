@@ -102,7 +102,7 @@ fn a_rest_saves_up_a_millisecond_and_no_more() {
 }
 
 #[test]
-fn who_gives_way_soon_after_a_rest_goes_on_before_others() {
+fn an_account_that_yields_soon_after_a_rest_runs_on_before_others() {
     let mut queue = FairQueue::new();
     let busy = [(); 5].map(|()| queue.open(Share::default()));
     let back = queue.open(Share::default());
@@ -127,7 +127,7 @@ fn who_gives_way_soon_after_a_rest_goes_on_before_others() {
 }
 
 #[test]
-fn what_a_light_account_saved_up_is_nothing_to_a_heavy_one() {
+fn credit_of_a_light_account_counts_by_its_weight() {
     let mut queue = FairQueue::new();
     let [busy, light, heavy] = [100, 1, 100].map(|weight| queue.open(share(weight, None)));
     let turn = |queue: &mut FairQueue<()>| {
@@ -151,7 +151,7 @@ fn what_a_light_account_saved_up_is_nothing_to_a_heavy_one() {
 
 /// An account with one running task at a time cannot use its share. A new account does not wait for its lag.
 #[test]
-fn who_comes_begins_where_others_are_and_not_where_one_is_that_lags() {
+fn a_new_account_begins_where_most_accounts_are() {
     let mut queue = FairQueue::new();
     let [lags, busy, back] = [10_000, 100, 100].map(|weight| queue.open(share(weight, None)));
     for id in [lags, busy] {
@@ -177,7 +177,7 @@ fn who_comes_begins_where_others_are_and_not_where_one_is_that_lags() {
 
 /// It could have had as much as others, and did not have the tasks for it.
 #[test]
-fn who_could_not_use_its_share_does_not_make_up_for_it() {
+fn an_account_that_could_not_use_its_share_does_not_make_up_for_it() {
     let mut queue = FairQueue::new();
     let [single, busy, back] = [(); 3].map(|()| queue.open(Share::default()));
     for id in [single, busy] {
@@ -207,7 +207,7 @@ fn who_could_not_use_its_share_does_not_make_up_for_it() {
 
 /// However often it was idle, it gets no more than its share.
 #[test]
-fn who_rests_again_and_again_has_no_more_than_others() {
+fn an_account_that_rests_often_gets_no_more_than_others() {
     let mut queue = FairQueue::new();
     let (busy, rests) = (queue.open(Share::default()), queue.open(Share::default()));
     queue.push(MS, busy, FLOW, ()).unwrap();
@@ -226,7 +226,7 @@ fn who_rests_again_and_again_has_no_more_than_others() {
 }
 
 #[test]
-fn who_comes_from_a_rest_is_before_one_that_gave_way_early() {
+fn an_account_that_was_idle_runs_before_one_that_yielded_early() {
     let mut queue = FairQueue::new();
     let ids = [(); 3].map(|()| queue.open(Share::default()));
     let [early, busy, back] = ids;
@@ -291,7 +291,7 @@ fn a_cap_that_is_lifted_holds_back_no_longer() {
 }
 
 #[test]
-fn what_a_cap_held_back_is_not_made_up_for_when_it_is_lifted() {
+fn an_account_whose_cap_is_lifted_makes_up_for_nothing() {
     let mut queue = FairQueue::new();
     let (capped, free) = (queue.open(share(100, Some(100))), queue.open(Share::default()));
     [capped, free].iter().for_each(|&id| queue.push(MS, id, FLOW, ()).unwrap());
@@ -347,7 +347,7 @@ fn a_thread_may_be_held_now_and_then() {
 }
 
 #[test]
-fn who_used_enough_and_gave_way_comes_back_at_once() {
+fn a_suspect_that_used_enough_time_and_yielded_returns_at_once() {
     let mut queue = FairQueue::new();
     let id = queue.open(Share::default());
     hold(&mut queue, MS, id);
@@ -369,7 +369,7 @@ fn who_used_enough_and_gave_way_comes_back_at_once() {
 }
 
 #[test]
-fn who_holds_a_thread_leaves_the_lane_of_most_for_a_while() {
+fn an_account_that_holds_a_thread_changes_lanes_for_a_while() {
     let mut queue = FairQueue::new();
     let [bad, good] = [(); 2].map(|()| queue.open(Share::default()));
     hold(&mut queue, MS, bad);
@@ -397,7 +397,7 @@ fn who_holds_a_thread_leaves_the_lane_of_most_for_a_while() {
 }
 
 #[test]
-fn weights_part_the_time_of_those_who_hold_threads() {
+fn accounts_that_hold_threads_get_time_by_their_weights() {
     let mut queue = FairQueue::new();
     let ids = [300, 100].map(|weight| queue.open(share(weight, None)));
     for id in ids {

@@ -223,7 +223,7 @@ fn readable_namespaces_are_those_of_both_sides() {
 }
 
 #[test]
-fn a_denial_says_what_who_lacks_it_and_what_to_write() {
+fn a_denial_names_the_permission_its_plugin_and_the_line_to_write() {
     let denied = |(verb, api_version, kind, subresource, namespace, name): Try| {
         let of = TypeMeta::new(api_version, kind);
         apples().check(verb, &of, subresource, namespace, name).unwrap_err().to_string()
@@ -347,7 +347,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
 }
 
 #[test]
-fn what_a_file_leaves_out_is_the_default() {
+fn missing_settings_have_their_defaults() {
     for yaml in ["", "{}", "# nothing\n", "config:\ngrants:\nlimits:\n", "enabled: true"] {
         assert_eq!(file(yaml), Ok(AdminFile::default()), "{yaml:?}");
     }
@@ -510,7 +510,7 @@ fn names_are_looked_for_one_by_one_and_all_together_where_they_are_many() {
 }
 
 #[test]
-fn what_a_file_gets_wrong_is_named() {
+fn mistakes_in_a_file_are_named() {
     let wrong = |yaml: &str| file(yaml).unwrap_err();
     let grant = |rest: &str| wrong(&format!("grants:\n  - {{ apiVersion: v1, kind: Pod, {rest} }}\n"));
     assert_snapshot!(wrong("enable: true"), @r"
@@ -662,7 +662,7 @@ proptest! {
 
     /// `refused` and `check` agree.
     #[test]
-    fn what_is_not_refused_is_allowed(asked in permissions(), allowed in permissions()) {
+    fn permissions_that_are_not_refused_are_allowed(asked in permissions(), allowed in permissions()) {
         let allowed = file(&Grants::yaml_of(&allowed)).map_err(TestCaseError::fail)?.grants;
         let grants = Grants::new(&asked, &allowed);
         let refused = grants.refused();

@@ -101,7 +101,7 @@ fn a_filter_cuts_what_the_wider_has_beyond() {
 }
 
 #[test]
-fn what_the_server_alone_can_tell_is_said_to_be_unknown() {
+fn fields_that_only_the_server_evaluates_are_unknown() {
     let web = object("a", "x", &[("app", "web")]);
     for (text, shows) in [
         ("", Some(true)),
@@ -118,7 +118,7 @@ fn what_the_server_alone_can_tell_is_said_to_be_unknown() {
 }
 
 #[test]
-fn a_key_is_told_in_one_line() {
+fn a_key_is_displayed_in_one_line() {
     assert_eq!(key("").to_string(), "v1 Pod");
     assert_eq!(key("a | app=web").to_string(), "v1 Pod in a where app=web");
     assert_eq!(key("|| spec.nodeName=n").to_string(), "v1 Pod where spec.nodeName=n");
@@ -132,7 +132,7 @@ fn a_key_is_told_in_one_line() {
 }
 
 #[test]
-fn a_denied_one_serves_only_those_who_asked_for_it() {
+fn a_denied_informer_serves_only_requests_for_its_own_objects() {
     let requests: BTreeSet<_> = ["", "a", "a | app=web", "b"].map(key).into();
     let planned = |denied: &[&str]| plan(&requests, |asked| denied.iter().any(|denied| key(denied) == *asked));
     assert_eq!(planned(&[]), [key("")].into());
@@ -141,7 +141,7 @@ fn a_denied_one_serves_only_those_who_asked_for_it() {
 }
 
 #[test]
-fn what_is_asked_of_the_same_objects_is_held_once() {
+fn requests_for_the_same_objects_share_one_informer() {
     let planned = |requests: &[&str]| plan(&requests.iter().map(|text| key(text)).collect(), |_| false);
     assert_eq!(planned(&["||| - spec.x", "||| - spec.y"]), [key("")].into());
     assert_eq!(planned(&["||| metadata", "||| - spec.x", "a ||| - spec"]), [key("||| - spec.x")].into());

@@ -149,7 +149,7 @@ fn metrics_have_names_that_openmetrics_allows() {
 }
 
 #[test]
-fn what_all_controllers_ask_for_together_is_bounded() {
+fn requests_of_all_controllers_together_are_bounded() {
     let many = |controllers: usize, change: &dyn Fn(&mut raw::Controller)| {
         let mut manifest = apples();
         let controller = manifest.controllers.remove(0);
@@ -297,7 +297,7 @@ fn a_good_manifest_is_taken_with_its_defaults() {
 }
 
 #[test]
-fn every_problem_is_said_at_once() {
+fn all_problems_are_reported_together() {
     let mut raw = apples();
     raw.version.clear();
     raw.description = "two\nlines".to_owned();
@@ -352,7 +352,7 @@ fn every_problem_is_said_at_once() {
 }
 
 #[test]
-fn a_selector_that_cannot_be_read_is_said_where_it_stands() {
+fn an_invalid_selector_is_reported_with_its_location() {
     let mut raw = apples();
     raw.controllers[0].owns[0].labels = Some("a in (b".to_owned());
     let places: Vec<_> = raw.check().unwrap_err().problems.into_iter().map(|problem| problem.at).collect();
@@ -366,7 +366,7 @@ fn a_selector_of_a_watch_is_bounded() {
 }
 
 #[test]
-fn one_problem_is_said_on_one_line() {
+fn one_problem_is_reported_on_one_line() {
     assert_snapshot!(changed(|manifest| manifest.controllers[0].for_.of.kind.clear()), @"the plugin's manifest cannot be used: controllers[0].for.kind: is empty");
 }
 
@@ -440,12 +440,12 @@ fn a_deletion_matters_to_a_controller_with_a_finalizer() {
 }
 
 #[test]
-fn a_permission_that_cannot_be_read_is_not_said_to_be_missing() {
+fn an_invalid_permission_is_not_reported_as_missing() {
     assert_snapshot!(changed(|manifest| manifest.permissions[0].of.api_version = "stable.example.com".to_owned()), @r#"the plugin's manifest cannot be used: permissions[0].api-version: "stable.example.com" has no version: write group/version as in apps/v1, or v1"#);
 }
 
 #[test]
-fn what_a_plugin_wrote_is_escaped_and_cut_short() {
+fn texts_of_a_plugin_are_escaped_and_shortened() {
     assert_snapshot!(changed(|manifest| manifest.controllers[0].name = "\u{1b}[31m".repeat(1000)), @r#"the plugin's manifest cannot be used: controllers[0].name: "\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m\u{1b}[31m"… must be 1 to 63 lower-case letters, digits and `-`"#);
 }
 
@@ -579,7 +579,7 @@ fn all_that_is_watched_is_taken_over() {
 }
 
 #[test]
-fn every_problem_of_what_is_watched_is_said_at_once() {
+fn all_problems_of_watches_are_reported_together() {
     assert_snapshot!(changed_pears(|manifest| {
         let pears = &mut manifest.controllers[0];
         pears.owns = vec![raw::Watch { metadata_only: true, without: vec!["data".to_owned(), String::new()], ..watch("v1", "Pod") }];

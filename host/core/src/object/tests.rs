@@ -387,7 +387,7 @@ fn applied(metadata: &str, rest: &str, fields: &str) -> Object {
 }
 
 #[test]
-fn what_is_settled_stays_so_until_more_than_the_status_differs() {
+fn a_settled_object_stays_settled_until_more_than_its_status_differs() {
     let hash = std::hash::RandomState::new();
     let fields = r#"{"f:spec":{}}"#;
     let first = applied(r#""resourceVersion":"1""#, r#","spec":{"a":1},"status":{"b":1}"#, fields);

@@ -90,7 +90,7 @@ fn absent_null_and_empty_are_the_same() {
 }
 
 #[test]
-fn a_deletion_is_told_once() {
+fn a_deletion_matches_once() {
     let deleting = |more: &Value| {
         let mut all = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -138,7 +138,7 @@ fn any_list_whose_conditions_all_hold_is_enough() {
 }
 
 #[test]
-fn an_expression_that_fails_lets_the_change_pass_and_is_told_ever_more_seldom() {
+fn an_expression_that_fails_lets_the_change_pass_and_is_reported_less_and_less_often() {
     for negated in [false, true] {
         let predicate = Predicate::new(vec![vec![condition(cel("object.spec.x > 1"), negated)]]);
         let mut told = Vec::new();

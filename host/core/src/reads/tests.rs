@@ -98,7 +98,7 @@ fn selections_that_hang_on_the_same_are_compared_one_by_one_as_long_as_they_are_
 }
 
 #[test]
-fn selections_by_several_labels_hang_on_the_one_that_tells_them_apart() {
+fn selections_by_several_labels_are_filed_under_the_most_selective_one() {
     let mut tracker = Tracker { alike: 8, ..Tracker::default() };
     for number in 0..100 {
         reads(&mut tracker, &format!("a/{number}"), [labelled(&format!("component=db,instance=i{number},part=all"))]);
@@ -114,7 +114,7 @@ fn selections_by_several_labels_hang_on_the_one_that_tells_them_apart() {
 }
 
 #[test]
-fn what_is_too_much_to_remember_of_all_keys_counts_as_the_whole() {
+fn reads_beyond_the_memory_of_all_keys_depend_on_whole_kinds() {
     let mut tracker = Tracker::within(&Budget::new(8 << 10));
     let name = "x".repeat(100);
     for number in 0..200 {
@@ -130,7 +130,7 @@ fn what_is_too_much_to_remember_of_all_keys_counts_as_the_whole() {
 }
 
 #[test]
-fn invariant_11_an_object_and_its_absence_wake_who_read_it() {
+fn invariant_11_an_object_and_its_absence_wake_their_readers() {
     let mut tracker = Tracker::default();
     let run = tracker.begin(&key("a/web"));
     tracker.read_object(run, &pods(), &key("a/x"));
@@ -195,7 +195,7 @@ fn invariant_11_a_read_counts_before_its_run_is_over() {
 }
 
 #[test]
-fn a_run_is_told_what_changed_since_it_read() {
+fn a_run_learns_whether_its_reads_have_changed_since() {
     let mut tracker = Tracker::default();
     let run = tracker.begin(&key("a"));
     tracker.read_selection(run, &pods(), labelled("app=web"));
@@ -261,7 +261,7 @@ fn a_kind_that_is_read_no_more_wakes_nobody() {
 }
 
 #[test]
-fn who_reads_more_than_the_bound_depends_on_all_where_it_read() {
+fn a_run_with_more_reads_than_the_bound_depends_on_whole_scopes() {
     let mut tracker = Tracker::default();
     for (text, namespaces) in [("one", 1), ("two", 2)] {
         let run = tracker.begin(&key(text));
@@ -285,7 +285,7 @@ fn who_reads_more_than_the_bound_depends_on_all_where_it_read() {
 }
 
 #[test]
-fn who_reads_things_of_more_bytes_than_the_bound_depends_on_all_where_it_read() {
+fn a_run_with_reads_of_more_bytes_than_the_bound_depends_on_whole_scopes() {
     let mut tracker = Tracker::default();
     let long = |number: usize| key(&format!("n/{number:01024}"));
     for (text, many) in [("fits", MAX_READ_BYTES / 1024), ("more", MAX_READ_BYTES / 1024 + 1)] {
@@ -301,7 +301,7 @@ fn who_reads_things_of_more_bytes_than_the_bound_depends_on_all_where_it_read() 
 }
 
 #[test]
-fn as_many_reads_as_the_bound_stay_what_they_are() {
+fn reads_up_to_the_bound_are_tracked_one_by_one() {
     let mut tracker = Tracker::default();
     let run = tracker.begin(&key("a"));
     for _ in 0..2 {

@@ -174,7 +174,7 @@ fn an_index_is_asked_for_the_objects_name_where_both_live() {
 }
 
 #[test]
-fn what_a_manifest_declares_is_made_exact() {
+fn a_manifests_mapping_becomes_an_exact_one() {
     use crate::manifest::Mapping as Declared;
     let new = |declared: &Declared| Mapping::new(declared, &apples(), true);
     let label = || "example.com/apple".to_owned();

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_the_same_is_the_same() {
+    fn equivalent_selectors_are_equal() {
         assert_eq!(canonical(""), "");
         assert_eq!(canonical(",a=1,,"), "a=1");
         assert_eq!(canonical("b!=2,a==1,b!=2"), "a=1,b!=2");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_explained() {
+    fn invalid_selectors_are_explained() {
         assert_eq!(problem("a"), r#""a" has no `=` or `!=`"#);
         assert_eq!(problem("=x"), r#""" is no field: write it as in objects, such as spec.nodeName"#);
         assert_eq!(problem("a=1, b=2"), r#"" b" is no field: write it as in objects, such as spec.nodeName"#);

@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_selector_implies_matches_wherever_it_does(
+    fn an_implied_selector_matches_wherever_the_implying_one_does(
         one in prop::collection::vec(requirement(), 0..4),
         other in prop::collection::vec(requirement(), 0..3),
         labels in prop::collection::btree_map(prop::sample::select(vec!["a", "b", "x.io/c"]), prop::sample::select(vec!["1", "2", "v", ""]), 0..4),

@@ -131,7 +131,7 @@ fn invariant_4_an_own_write_from_before_a_bookmark_says_nothing() {
 }
 
 #[test]
-fn change_tells_old_and_new() {
+fn a_change_has_the_old_and_the_new_object() {
     let mut store = Store::new(of());
     assert_eq!(versions(store.upsert(plain("a", "u", 1))).as_deref(), Some("none -> u@1"));
     assert_eq!(versions(store.upsert(plain("a", "u", 2))).as_deref(), Some("u@1 -> u@2"));
@@ -345,7 +345,7 @@ fn invariant_5_delete_missed_by_the_watch_is_found_by_the_relist() {
 }
 
 #[test]
-fn invariant_5_delete_ends_what_was_told_last() {
+fn invariant_5_a_deletion_ends_the_last_delivered_state() {
     let mut store = listed(vec![plain("a", "u", 5)], 10);
     let held = store.get(Some("ns"), "a").cloned();
     // An event between was not understood.

@@ -207,7 +207,7 @@ fn work_is_timed() {
 }
 
 #[test]
-fn what_no_worker_has_cannot_be_done() {
+fn a_key_that_no_worker_has_cannot_be_done() {
     let mut queue = queue();
     queue.add(NOW, "a", CHANGE);
     assert_eq!(queue.done(NOW + SECOND, &"a"), Duration::ZERO);

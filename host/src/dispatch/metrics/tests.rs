@@ -137,7 +137,7 @@ fn calls_of_a_plugin_begin_at_zero_and_grow() {
 }
 
 #[test]
-fn what_controllers_hold_has_a_sample_for_each() {
+fn figures_of_controllers_have_a_sample_for_each() {
     let mut registry = Registry::default();
     metrics::register(&mut registry, |encoder| {
         let held = Sums {

@@ -84,7 +84,7 @@ async fn events_wait_for_a_status_that_cannot_be_written() {
 }
 
 #[tokio::test]
-async fn an_event_of_a_call_whose_child_cannot_be_written_is_not_told_again_by_the_next() {
+async fn an_event_of_a_call_whose_child_cannot_be_written_is_not_repeated_by_the_next() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let refused = Rule::new(Fault::Status(Refusal::code(500))).on(Requests::to("configmaps", &[Verb::Apply])).times(2);
@@ -100,7 +100,7 @@ async fn an_event_of_a_call_whose_child_cannot_be_written_is_not_told_again_by_t
 }
 
 #[tokio::test]
-async fn an_event_of_a_cleanup_is_not_told_again_while_its_finalizer_cannot_be_removed() {
+async fn an_event_of_a_cleanup_is_not_repeated_while_its_finalizer_cannot_be_removed() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
     let guest = Guest::new().owns_nothing().finalizer("example.com/cleanup").event("Cleaned", "nothing is left");

@@ -125,7 +125,7 @@ fn a_subscriber_that_is_introduced_in_steps_misses_nothing_and_receives_nothing_
 }
 
 #[test]
-fn what_was_kept_for_a_moment_is_freed_with_it() {
+fn superseded_versions_are_freed_with_their_moment() {
     let (_registry, lease) = lease_without_driver();
     let (informer, key) = (lease.informer(), Key::new(Some("default"), "a"));
     informer.upsert(version_of("a", 10));

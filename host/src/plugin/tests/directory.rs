@@ -137,7 +137,7 @@ fn settings_alone_are_a_change() {
 }
 
 #[test]
-fn settings_that_cannot_be_read_are_said() {
+fn unreadable_settings_are_reported() {
     let mut scene = Scene::empty();
     scene.write("red.wasm", "1");
     fs::write(scene.path("red.yaml"), b"\xff\xfe").unwrap();
@@ -202,7 +202,7 @@ fn temporary_files_of_editors_and_volumes_are_let_be() {
 }
 
 #[test]
-fn names_that_are_none_are_said_and_the_others_go_on() {
+fn invalid_names_are_reported_and_other_plugins_load() {
     let mut scene = Scene::empty();
     scene.write("My Apple.wasm", "1");
     scene.write("red.wasm", "1");

@@ -296,7 +296,7 @@ async fn with_a_lost_task() -> World {
 }
 
 #[tokio::test]
-async fn what_is_loaded_is_not_kept_as_a_file_too() {
+async fn the_bytes_of_a_loaded_file_are_freed() {
     let mut world = World::new(Mode::Granted);
     let change = found("red", &Guest::new().file(), Some(GRANTS));
     let Change::Found(found) = &change else { panic!("{change:?}") };
@@ -445,7 +445,7 @@ async fn dev_grants_what_is_asked() {
 }
 
 #[tokio::test]
-async fn what_is_asked_and_not_granted_is_a_warning() {
+async fn permissions_that_are_not_granted_are_warned_of() {
     let mut world = World::new(Mode::Granted);
     let read = "grants: [{ apiVersion: stable.example.com/v1, kind: MyApple, verbs: [read] }, \
                 { apiVersion: v1, kind: ConfigMap, verbs: [read, apply], namespaces: [orchard] }]";
@@ -678,7 +678,7 @@ async fn plugin_that_loops_in_describe_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn description_that_loops_ends_with_who_asked_for_it() {
+async fn a_describe_that_loops_ends_when_its_task_is_dropped() {
     let mut world = World::new(Mode::Granted);
     world.send(&Guest::new().describe(guest::LOOP).file(), Some(GRANTS)).await;
     world.until(|status| status.state == State::Linked).await;

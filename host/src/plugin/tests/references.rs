@@ -75,7 +75,7 @@ async fn a_secret_that_goes_leaves_the_old_configuration_under_the_new_file() {
 }
 
 #[tokio::test]
-async fn what_a_plugin_says_of_a_configuration_with_secrets_is_withheld() {
+async fn errors_of_a_plugin_with_secrets_in_its_configuration_are_withheld() {
     let api = Api::start().await;
     api.create(secret("cmVk")).await;
     let mut world = world(&api).await;

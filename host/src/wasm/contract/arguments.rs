@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_an_object_is_bounded() {
+    fn names_in_arguments_are_bounded() {
         let named = |of: types::TypeMeta, namespace: usize, name: usize| {
             let key = types::KeyResult { namespace: Some("n".repeat(namespace)), name: "a".repeat(name) };
             object(&of, &key).map(drop)

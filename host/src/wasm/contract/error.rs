@@ -356,7 +356,7 @@ mod tests {
     use super::{super::super::memory::PluginMemory, *};
 
     #[test]
-    fn what_the_machine_is_short_of_is_told_from_what_a_plugin_asks_for() {
+    fn a_shortage_of_the_machine_differs_from_a_limit_of_the_plugin() {
         let limits = Limiter::new(1 << 20, 1 << 20, PluginMemory::default());
         let said = |error: &wasmtime::Error| {
             let call = FailedCall { budget: Duration::from_secs(1), limits: &limits, said: None };

@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn code_that_cannot_be_mapped_fails_all_who_wait_for_it_and_is_tried_again() {
+    async fn code_that_cannot_be_mapped_fails_every_waiting_call_and_is_tried_again() {
         let aside = Arc::new(Aside::start().expect("there is a thread"));
         let sandbox = Arc::new(Sandbox::plain(Tier::Optimized, aside).expect("the engine takes its own settings"));
         let code = Code::new(Source::Bytes(vec![0; 100]), &sandbox).expect("it is long enough");

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_no_limit() {
+    fn a_limit_that_is_not_a_number_is_ignored() {
         let odd = [
             V2,
             ("proc/self/cgroup", "0\n::\n0::/\nx:y\n"),

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_tells_what_a_file_is() {
+    fn the_header_shows_the_kind_of_a_file() {
         let said = |file: &[u8]| header(file).map_err(|e| e.to_string());
         assert_eq!(said(b"\0asm\x01\0\0\0rest"), Ok(Layer::Module));
         assert_eq!(said(b"\0asm\x0d\0\x01\0rest"), Ok(Layer::Component));

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_has_its_turn_while_nothing_else_is_compiled_and_holds_up_nothing() {
+    async fn background_work_runs_only_while_nothing_else_is_compiled_and_delays_nothing() {
         let turns = Turns::default();
         let (small, large) = (waits(&turns, 1).await, waits(&turns, LARGE).await);
         let (a, leaves, b, c) = (
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_the_line_or_its_turn_holds_up_nobody() {
+    async fn a_file_that_leaves_the_queue_or_its_turn_delays_no_other() {
         let turns = Turns::default();
         let take = || turns.take(Digest::of(b"other"), LARGE);
         let first = take().now_or_never().expect("nobody else is there");

@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn call_that_waits_may_do_so_for_as_long_as_was_said() {
+    async fn a_waiting_call_lasts_until_its_deadline() {
         let began = Instant::now();
         let in_time = pin!(async {
             sleep(IDLE - LATER).await;

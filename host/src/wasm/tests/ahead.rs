@@ -20,7 +20,7 @@ fn figures(engine: &Engine) -> (usize, usize, u64) {
 }
 
 #[tokio::test]
-async fn next_call_has_the_instance_that_was_made_ahead_and_finds_nothing_in_it() {
+async fn the_next_call_gets_the_pre_warmed_instance_without_state() {
     let engine = Engine::new().unwrap();
     let revision = named(&engine, "test", &Guest::new().reconcile(guest::REMEMBERS)).await;
     // `describe` had one.
@@ -37,7 +37,7 @@ async fn next_call_has_the_instance_that_was_made_ahead_and_finds_nothing_in_it(
 }
 
 #[tokio::test]
-async fn call_of_an_instance_that_was_made_ahead_has_its_own_deadline_and_imports() {
+async fn a_call_of_a_pre_warmed_instance_has_its_own_deadline_and_imports() {
     let engine = Engine::new().unwrap();
     let looping = named(&engine, "test", &Guest::new().timeout_ms(100).reconcile(guest::LOOP)).await;
     looping.prepare().await;
@@ -51,7 +51,7 @@ async fn call_of_an_instance_that_was_made_ahead_has_its_own_deadline_and_import
 }
 
 #[tokio::test]
-async fn instance_that_was_made_ahead_goes_with_its_code() {
+async fn a_pre_warmed_instance_ends_with_its_code() {
     let engine = Engine::new().unwrap();
     let revision = named(&engine, "test", &Guest::new()).await;
     revision.prepare().await;
@@ -65,7 +65,7 @@ async fn instance_that_was_made_ahead_goes_with_its_code() {
 }
 
 #[tokio::test]
-async fn reused_instances_are_not_made_ahead() {
+async fn reused_instances_are_not_pre_warmed() {
     let engine = Engine::new().unwrap();
     let revision = named(&engine, "test", &Guest::new().reuse()).await;
     revision.prepare().await;
@@ -73,7 +73,7 @@ async fn reused_instances_are_not_made_ahead() {
 }
 
 #[tokio::test]
-async fn what_starts_slowly_is_not_made_ahead_and_serves_all_the_same() {
+async fn instances_that_start_slowly_are_not_pre_warmed_and_still_serve() {
     let engine = Engine::new().unwrap();
     let revision = named(&engine, "test", &Guest::new().start(guest::SLOWLY)).await;
     for _ in 0..2 {
@@ -85,7 +85,7 @@ async fn what_starts_slowly_is_not_made_ahead_and_serves_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_has_much_memory_is_not_made_ahead() {
+async fn large_instances_are_not_pre_warmed() {
     for (pages, waits) in [(128, 1), (129, 0)] {
         let engine = Engine::new().unwrap();
         let revision = named(&engine, "test", &Guest::new().pages(pages)).await;
@@ -114,7 +114,7 @@ async fn prepared(engine: &Engine, guest: &Guest, plugins: usize) -> Vec<Revisio
 }
 
 #[tokio::test]
-async fn instances_that_are_made_ahead_are_bounded_for_all_plugins() {
+async fn pre_warmed_instances_are_bounded_over_all_plugins() {
     let engine = Engine::new().unwrap();
     let _revisions = prepared(&engine, &Guest::new(), 34).await;
     assert_eq!(waiting(&engine), [vec![1; 32], vec![0; 2]].concat());

@@ -162,7 +162,7 @@ async fn host_calls_of_one_call_are_bounded() {
 }
 
 #[tokio::test]
-async fn what_is_exchanged_with_the_host_in_one_call_is_bounded() {
+async fn bytes_exchanged_with_the_host_in_one_call_are_bounded() {
     let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
     let fit = guest::reads_that_fit(1 << 20);
     let called = |times| {
@@ -179,7 +179,7 @@ async fn what_is_exchanged_with_the_host_in_one_call_is_bounded() {
 }
 
 #[tokio::test]
-async fn guest_that_begins_with_too_much_memory_is_told_so() {
+async fn a_guest_that_begins_with_too_much_memory_fails_with_that_reason() {
     let limits = Limits { memory: 8 << 20, ..Limits::default() };
     let error = load_with(&Guest::new().pages(129), limits).await.unwrap_err();
     assert_eq!(told(&error), "cannot call describe: plugin hit its memory limit of 8 MiB");
@@ -232,7 +232,7 @@ async fn memories_of_a_component_are_bounded_though_they_are_empty() {
 }
 
 #[tokio::test]
-async fn what_an_instance_has_for_globals_is_the_plugins_memory() {
+async fn memory_for_globals_counts_as_the_plugins() {
     let limits = Limits { memory: 2 << 20, total_memory: 6 << 20, ..Limits::default() };
     let revision = load_with(&Guest::new().reconcile(guest::GROWS_AND_ASKS).globals(40_000), limits).await.unwrap();
     let held = || revision.linked().engine.instances()[0].1.memory;
@@ -257,7 +257,7 @@ async fn what_an_instance_has_for_globals_is_the_plugins_memory() {
 }
 
 #[tokio::test]
-async fn what_is_handed_over_is_the_plugins_memory_as_long_as_somebody_holds_it() {
+async fn an_outcome_counts_as_the_plugins_memory_while_it_is_held() {
     let limits = Limits { memory: 2 << 20, total_memory: 2 << 20, ..Limits::default() };
     let revision = load_with(&Guest::new(), limits).await.unwrap();
     let status = Some(" ".repeat(1 << 20));
@@ -288,7 +288,7 @@ async fn what_is_handed_over_is_the_plugins_memory_as_long_as_somebody_holds_it(
 }
 
 #[tokio::test]
-async fn what_is_handed_to_the_host_at_once_is_bounded() {
+async fn bytes_handed_to_the_host_at_once_are_bounded() {
     let error = call(&Guest::new().pages(520).reconcile(guest::LOG_32_MIB)).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.to_string().as_str()),

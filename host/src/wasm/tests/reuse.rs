@@ -160,7 +160,7 @@ async fn instance_that_holds_more_than_half_of_its_limit_does_not_serve_again() 
 }
 
 #[tokio::test]
-async fn memory_that_was_refused_is_not_told_of_a_later_call() {
+async fn a_refused_growth_is_not_reported_for_a_later_call() {
     let engine = Engine::new().unwrap();
     let revision = reused(&engine, &guest::at_first("(drop (memory.grow (i32.const 60000)))", guest::TRAP)).await;
     assert_eq!([called(&revision).await, called(&revision).await], ["ok", "trap"]);
@@ -205,7 +205,7 @@ async fn log_of_each_call_is_bounded_for_itself() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_call_logged_is_not_told_of_a_later_one() {
+async fn output_of_an_earlier_call_is_not_quoted_for_a_later_one() {
     let engine = Engine::new().unwrap();
     let revision = reused(&engine, &guest::at_first(guest::LOG, guest::TRAP)).await;
     assert_eq!(called(&revision).await, "ok");

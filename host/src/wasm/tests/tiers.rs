@@ -39,7 +39,7 @@ async fn bounds_hold_for_code_of_the_baseline_compiler() {
 }
 
 #[tokio::test]
-async fn what_does_not_overflow_the_stack_does_not_before_it_is_optimized() {
+async fn a_call_that_fits_the_optimized_stack_fits_the_baseline_stack() {
     let deep = |depth: u32| Guest::new().reconcile(&guest::recurses(depth));
     let goes = async |depth: u32, tier: Tier| {
         let engine = Engine::new().unwrap();

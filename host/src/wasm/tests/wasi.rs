@@ -243,7 +243,7 @@ async fn component_that_imports_what_is_not_known_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn instance_of_a_runtime_is_not_made_ahead() {
+async fn an_instance_of_a_runtime_is_not_pre_warmed() {
     let engine = Engine::new().unwrap();
     let linked =
         engine.compile(&Guest::new().reconcile(&format!("{} {ANSWER}", prints("stdout", "x"))).file()).unwrap();

@@ -19,7 +19,7 @@ async fn invariant_3_a_delete_without_preconditions_is_in_the_cache_at_once() {
 }
 
 #[test]
-fn a_deletes_status_names_whom_it_deleted() {
+fn the_status_of_a_delete_has_the_uid_of_the_deleted_object() {
     let status = json!({ "kind": "Status", "status": "Success", "details": { "name": "a", "uid": "1-2" } });
     assert_eq!(
         crate::writer::send::deleted_uid(status.to_string().as_bytes()).map(|uid| uid.to_string()).as_deref(),
@@ -59,7 +59,7 @@ async fn a_name_cannot_lead_to_a_subresource_or_a_collection() {
 }
 
 #[tokio::test]
-async fn what_a_plugin_sends_by_itself_is_refused_before_it_is_sent_where_it_is_too_long_or_goes_nowhere() {
+async fn requests_of_a_plugin_that_are_too_long_or_lack_a_name_are_refused_unsent() {
     let api = Api::start().await;
     let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
     let invalid = async |object: &str| match writer.create(object).await {
@@ -96,7 +96,7 @@ async fn what_a_plugin_sends_by_itself_is_refused_before_it_is_sent_where_it_is_
 }
 
 #[tokio::test]
-async fn a_review_that_is_answered_and_not_stored_reaches_who_asked() {
+async fn a_review_that_is_not_stored_is_answered() {
     let api = Api::start().await;
     let writer = writer(&api, &Informers::new(api.cluster.clone(), Handle::current()));
     let of = TypeMeta::new("authorization.k8s.io/v1", "SelfSubjectAccessReview");

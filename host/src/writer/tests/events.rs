@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
+async fn a_repeated_event_is_counted_and_too_many_are_dropped() {
     let api = Api::start().await;
     let events = Events::start(api.cluster.clone(), Acting::new(true), Arc::default(), "test", &Handle::current());
     let mut node = config_map("node-1");
@@ -27,7 +27,7 @@ async fn an_event_that_is_told_again_is_counted_and_too_many_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_plugins_storm_does_not_spend_what_the_host_or_another_plugin_may_tell_of_the_object() {
+async fn a_plugins_storm_of_events_leaves_room_for_those_of_the_host_and_of_others() {
     let api = Api::start().await;
     let counted = Arc::<PluginEvents>::default();
     counted.begin("apples");

@@ -19,7 +19,7 @@ fn answer(expression: &Expression, object: &str) -> Result<bool, String> {
 }
 
 #[test]
-fn what_is_not_there_is_found_before_it_is_needed() {
+fn unknown_names_and_bad_literals_are_found_before_an_evaluation() {
     assert_eq!(problem("self.x == 1"), "there is no variable self: there are object and old");
     assert_eq!(problem("true || x"), "there is no variable x: there are object and old");
     assert_eq!(problem("[1].exists(x, x == 1) && x"), "there is no variable x: there are object and old");
@@ -32,7 +32,7 @@ fn what_is_not_there_is_found_before_it_is_needed() {
 }
 
 #[test]
-fn what_is_no_cel_is_explained_on_one_line() {
+fn an_invalid_expression_is_explained_on_one_line() {
     for text in ["", "object.", "object.status.phase ==", "\"", "1 +\n+ 2 (", "a ? b"] {
         let problem = problem(text);
         assert!(!problem.is_empty() && !problem.contains('\n'), "{text}: {problem}");

@@ -246,7 +246,7 @@ fn an_object_that_cannot_be_read_is_named_and_not_shown() {
 }
 
 #[test]
-fn failures_are_told_in_words() {
+fn failures_are_described_in_words() {
     let reason = |line: &str| {
         let effects = play(&[STREAMED, line]);
         effects.into_iter().rev().find_map(|effect| match effect {

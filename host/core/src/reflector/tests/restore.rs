@@ -82,7 +82,7 @@ facts! {
     " }
 
     /// Reports three restores, though it follows every one. Ten minutes after the first it reports again.
-    who_finds_restores_again_and_again_tells_nobody_of_the_fourth { PAGED, "
+    an_informer_that_finds_restores_again_and_again_reports_no_fourth { PAGED, "
         cut          => waiting, wait 0.8..1.6
         elapsed      => list 1
         page 6       => tell, relist went_back, resolving, resolve
@@ -192,7 +192,7 @@ facts! {
 }
 
 #[test]
-fn invariant_4_who_goes_on_with_what_another_has_held_sees_versions_go_back() {
+fn invariant_4_a_reflector_that_takes_over_a_cache_notices_that_versions_went_back() {
     let mut reflector = Reflector::new(Config { seen: Some(ResourceVersion(7)), ..config() });
     play_on(
         &mut reflector,

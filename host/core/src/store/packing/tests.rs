@@ -120,7 +120,7 @@ fn store_that_grew_much_learns_anew_and_still_reads_the_old() {
 }
 
 #[test]
-fn what_changed_meanwhile_is_not_put_back() {
+fn objects_that_changed_meanwhile_are_not_replaced() {
     let mut store = filled(1_000);
     let mut trained = store.packing().unwrap().run();
     store.packed(&mut trained);

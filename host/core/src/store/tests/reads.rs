@@ -165,7 +165,7 @@ fn changes_since(store: &Store, snapshot: &Snapshot) -> Vec<Change> {
 }
 
 #[test]
-fn what_an_own_write_takes_out_of_sight_is_told() {
+fn an_object_that_an_own_write_hides_is_reported() {
     let mut store = listed(vec![plain("a", "u", 5), plain("b", "v", 6)], 10);
     let (key, other) = (Key::new(Some("ns"), "a"), Key::new(Some("ns"), "b"));
     let snapshot = store.snapshot();

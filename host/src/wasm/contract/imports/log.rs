@@ -220,7 +220,7 @@ mod tests {
     };
 
     #[test]
-    fn what_a_guest_hands_over_counts_like_what_it_is_given() {
+    fn bytes_from_a_guest_count_like_bytes_to_it() {
         let limits = Limits { host_bytes: 1 << 20, ..Limits::default() };
         let imports = Arc::new(Fake::default());
         let mut state = HostState::new(Some(imports), limits, PluginMemory::default(), Duration::from_secs(1));

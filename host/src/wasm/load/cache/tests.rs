@@ -62,7 +62,7 @@ fn found(cache: &Cache, key: &Key) -> Result<Option<Vec<u8>>, Damage> {
 }
 
 #[test]
-fn what_was_kept_is_found_by_another_host_and_under_no_other_key() {
+fn kept_code_is_found_by_another_host_under_its_key_alone() {
     let place = TempCache::new();
     let (key, other) = (place.key(b"a"), place.key(b"b"));
     keep(&place.cache(CACHE_BYTES), &key, b"code");
@@ -177,7 +177,7 @@ fn directory_that_cannot_be_made_or_is_none_is_refused() {
 }
 
 #[test]
-fn what_a_killed_writer_leaves_is_removed_at_the_next_start_and_what_a_living_one_writes_is_not() {
+fn unfinished_files_of_killed_writers_are_removed_at_the_next_start() {
     let place = TempCache::new();
     let cache = place.cache(CACHE_BYTES);
     let living = cache.begin().unwrap();
@@ -231,7 +231,7 @@ fn files_of_others_are_left_alone() {
 }
 
 #[test]
-fn removed_file_stays_what_it_is_for_who_has_it_open() {
+fn a_removed_file_stays_valid_while_it_is_open() {
     let place = TempCache::new();
     let (cache, key) = (place.cache(CACHE_BYTES), place.key(b"a"));
     keep(&cache, &key, b"code");

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_lasts_is_said_every_five_seconds_and_what_does_not_is_not() {
+    async fn long_compilations_are_logged_every_five_seconds_and_short_ones_are_not() {
         let said = Mutex::new(Vec::new());
         let lasts =
             |seconds| log_progress(|passed| said.lock().push(passed), tokio::time::sleep(Duration::from_secs(seconds)));
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_many_have_a_reason_to_say_is_said_by_one() {
+    async fn one_log_line_stands_for_all_waiting_files() {
         let (said, lines) = (LogThrottle::default(), Mutex::new(Vec::new()));
         let all = (0..1000).map(|number| {
             let say = |passed| {

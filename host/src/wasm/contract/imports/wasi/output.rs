@@ -42,7 +42,7 @@ pub(in super::super) struct Output {
     quoted: Vec<u8>,
 }
 
-/// A line that is not complete. Its bytes are more than a log line shows by one, so that the cut is marked.
+/// An incomplete line. Keeps one byte more than a log line shows, so that the cut is marked.
 #[derive(Default)]
 struct Line(Vec<u8>);
 

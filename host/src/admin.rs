@@ -34,6 +34,7 @@ pub use server::{State, start};
 use crate::{
     cluster::Cluster,
     dispatch::Dispatch,
+    election::Leadership,
     guests::Guests,
     informer::{InformerRow, Informers},
     plugin::Statuses,
@@ -49,6 +50,8 @@ pub struct View {
     pub dispatch: Arc<Dispatch>,
     pub guests: Guests,
     pub engine: Engine,
+    /// Who acts. `None` without leader election.
+    pub leadership: Option<Leadership>,
     /// `true` once the first look at plugins and informers is over.
     pub began: Arc<AtomicBool>,
 }

@@ -24,6 +24,7 @@ use tokio::{
     net::TcpListener,
     runtime::{Handle, Runtime},
     sync::mpsc,
+    task::JoinHandle,
     time::MissedTickBehavior,
 };
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,7 @@ use crate::{
     clock::Clock,
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
+    election::{self, Candidate},
     guests::Guests,
     informer::{Informers, Intake},
     metrics::Registry,
@@ -70,6 +72,8 @@ pub struct Options {
     pub grace_period: Duration,
     /// How webhooks are served. `None` serves none.
     pub webhooks: Option<Arc<webhook::Options>>,
+    /// The Lease whose holder acts. With `None` this host acts, whoever else does.
+    pub election: Option<election::Options>,
 }
 
 /// Creates the runtime for everything but guests and the intake of informers.
@@ -144,6 +148,7 @@ pub struct Host {
     intake: Intake,
     registry: Arc<Registry>,
     webhooks: Option<webhook::Parts>,
+    candidate: Option<Candidate>,
 }
 
 impl Host {
@@ -160,9 +165,13 @@ impl Host {
         allow_open_files();
         let guests = guests(engine.clone())?;
         let intake = Intake::start().context("cannot start the threads for informers")?;
+        let acting = Acting::new(options.election.is_none());
+        let candidate = options
+            .election
+            .clone()
+            .map(|election| Candidate::new(election, cluster.clone(), acting.clone(), &machine()));
+        let cluster = &cluster.clone().fenced(acting.clone());
         let informers = Informers::new(cluster.clone(), intake.handle().clone());
-        // For now every process acts.
-        let acting = Acting::new(true);
         let counters = Counters::default();
         let (counted, io) = (counters.events.clone(), Handle::current());
         let events = Events::start(cluster.clone(), acting.clone(), counted, &machine(), &io);
@@ -184,7 +193,8 @@ impl Host {
             .with_informers(informers.clone());
         let statuses = lifecycle.statuses();
         let cluster = cluster.clone();
-        let view = View { cluster, informers, statuses, dispatch, guests, engine, began: Arc::default() };
+        let leadership = candidate.as_ref().map(Candidate::leadership);
+        let view = View { cluster, informers, statuses, dispatch, guests, engine, leadership, began: Arc::default() };
         let registry = Arc::new(counters.register(&view, &events));
         let webhooks = endpoint.map(|endpoint| webhook::Parts {
             cluster: view.cluster.clone(),
@@ -195,7 +205,7 @@ impl Host {
             endpoint,
             counters: counters.webhooks.clone(),
         });
-        Ok(Self { view, lifecycle, options, intake, registry, webhooks })
+        Ok(Self { view, lifecycle, options, intake, registry, webhooks, candidate })
     }
 
     /// Returns a handle to look at the host while it runs.
@@ -234,6 +244,11 @@ impl Host {
             watched.run(sender).await;
         });
         let mut lifecycle = tokio::spawn(self.lifecycle.run(changes));
+        let resigns = CancellationToken::new();
+        let mut election = self.candidate.map(|candidate| {
+            let (dispatch, resigns) = (self.view.dispatch.clone(), resigns.clone());
+            tokio::spawn(async move { candidate.run(&*dispatch, resigns).await })
+        });
 
         let failed = tokio::select! {
             () = stop => None,
@@ -241,6 +256,7 @@ impl Host {
             _ = &mut lifecycle => Some("the task that loads plugins"),
             _ = &mut admin => Some("the thread that serves health and metrics"),
             ended = webhook::ended(&mut webhooks) => Some(ended),
+            () = ended_early(&mut election) => Some("the task that renews the Lease"),
             never = tidy(|| view.tidy(&mut freed)) => match never {},
         };
         // No plugin is loaded from here on. Those that serve finish their calls.
@@ -256,6 +272,11 @@ impl Host {
         let (drained, _late) = tokio::join!(self.view.dispatch.shut_down(self.options.grace_period), reviewed);
         ended.cancel();
         self.view.guests.stop();
+        // Nothing acts any more. Another host may.
+        resigns.cancel();
+        if let Some(election) = election {
+            let _ = election.await;
+        }
         drop(self.intake);
         if let Some(task) = failed {
             bail!("{task} ended by itself");
@@ -265,6 +286,14 @@ impl Host {
         }
         info!("stopped; every call in flight was finished");
         Ok(())
+    }
+}
+
+/// Waits for the end of a task, if there is one.
+async fn ended_early(task: &mut Option<JoinHandle<()>>) {
+    match task {
+        Some(task) => drop(task.await),
+        None => std::future::pending().await,
     }
 }
 

@@ -10,6 +10,7 @@ mod config;
 mod controllers;
 mod describe;
 mod dev;
+mod election;
 mod feed;
 mod fields;
 mod inspect;

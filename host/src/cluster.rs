@@ -37,6 +37,7 @@ use self::{
     gate::{Account, Gate},
     metrics::Traffic,
 };
+use crate::acting::Acting;
 
 /// One API server. Clones share the connection pool and the results of discovery.
 #[derive(Clone)]
@@ -50,6 +51,7 @@ pub struct Cluster {
     gate: Arc<Gate>,
     /// The account that pays for requests. `None` for the informers' requests, which need no permit.
     account: Option<Arc<Account>>,
+    acting: Acting,
 }
 
 impl Cluster {
@@ -60,7 +62,8 @@ impl Cluster {
 
     fn with(credentials: Credentials, host: &str, io: Handle, traffic: Arc<Traffic>) -> Self {
         let (credentials, gate) = (Arc::new(credentials), Gate::new(&io));
-        Self { credentials, host: host.into(), io, discovery: Arc::default(), traffic, gate, account: None }
+        let acting = Acting::new(true);
+        Self { credentials, host: host.into(), io, discovery: Arc::default(), traffic, gate, account: None, acting }
     }
 
     /// Returns a handle for one plugin. Its writes and live reads wait for a permit and for this rate. Plugins share
@@ -76,10 +79,22 @@ impl Cluster {
         Self { account: Some(self.gate.account(gate::EVENTS, None)), ..self }
     }
 
+    /// Returns a handle that changes something only while `acting` is on. It asks right before it sends, behind every wait. A request that is
+    /// under way when `acting` is turned off fails then.
+    #[must_use]
+    pub(crate) fn fenced(self, acting: Acting) -> Self {
+        Self { acting, ..self }
+    }
+
     /// Returns a handle whose requests run on another runtime.
     #[must_use]
     pub fn on(self, io: Handle) -> Self {
         Self { io, ..self }
+    }
+
+    /// The namespace of the pod or of the kubeconfig's context, else `default`.
+    pub fn default_namespace(&self) -> String {
+        self.credentials.default_namespace()
     }
 
     /// The server's address, as configured.

@@ -93,6 +93,7 @@ use crate::{
     acting::Acting,
     clock::Clock,
     cluster::Cluster,
+    election::Terms,
     guests::Guests,
     informer::Informers,
     name::PluginName,
@@ -388,6 +389,17 @@ impl ActivePlugin {
             self.controllers.iter().for_each(|controller| controller.wake_workers());
         }
         released
+    }
+}
+
+impl Terms for Dispatch {
+    fn is_over(&self) -> bool {
+        self.controllers().iter().all(|controller| controller.active_workers() == 0)
+    }
+
+    fn begins_again(&self) {
+        // Another host may have reconciled them, and what it read wakes nothing here.
+        self.controllers().iter().for_each(Controller::look_at_all);
     }
 }
 

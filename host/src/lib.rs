@@ -15,16 +15,17 @@
 //!    families of samples. `clock`: the time of day.
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
-//! 4. [`informer`]: what is cached of the cluster
-//! 5. [`wasm`]: the sandbox
-//! 6. `outbound`, `references`: requests to other servers, values that administrators' files refer to
-//! 7. `writer`: outcomes to requests
-//! 8. [`plugin`]: files to revisions
-//! 9. `dispatch`: keys to calls, outcomes to writes
-//! 10. [`webhook`]: the HTTPS server that the API server calls
-//! 11. `admin`: the HTTP server for health, metrics and figures
-//! 12. [`app`]: the parts put together
-//! 13. [`cli`]: the commands
+//! 4. [`election`]: which of several hosts acts
+//! 5. [`informer`]: what is cached of the cluster
+//! 6. [`wasm`]: the sandbox
+//! 7. `outbound`, `references`: requests to other servers, values that administrators' files refer to
+//! 8. `writer`: outcomes to requests
+//! 9. [`plugin`]: files to revisions
+//! 10. `dispatch`: keys to calls, outcomes to writes
+//! 11. [`webhook`]: the HTTPS server that the API server calls
+//! 12. `admin`: the HTTP server for health, metrics and figures
+//! 13. [`app`]: the parts put together
+//! 14. [`cli`]: the commands
 //!
 //! Public is what the binary, `tests/bench` and `tests/e2e` use.
 
@@ -39,6 +40,7 @@ pub mod cluster;
 mod connections;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
 mod dispatch;
+pub mod election;
 pub mod guests;
 pub mod informer;
 mod metrics;

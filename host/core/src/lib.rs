@@ -13,7 +13,7 @@
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
 //! - `json`, [`dictionary`], [`key`], [`field`], [`selector`], [`http`]: bytes, and the identity of objects and servers
-//! - [`rate`], [`backoff`], [`budget`], [`breaker`], [`quarantine`], [`event`]: limits in time
+//! - [`rate`], [`backoff`], [`budget`], [`breaker`], [`quarantine`], [`event`], [`election`]: limits in time
 //! - [`fair`], [`permits`], [`workqueue`]: who runs next
 //! - [`list`], [`object`], [`store`]: objects, from a response's bytes to the cache
 //! - [`informer`], [`reflector`]: what is watched, and how
@@ -29,6 +29,7 @@ pub mod breaker;
 pub mod budget;
 pub mod dictionary;
 pub mod diff;
+pub mod election;
 pub mod event;
 pub mod fair;
 pub mod field;

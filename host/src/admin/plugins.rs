@@ -10,6 +10,7 @@ use crate::{
     dispatch::{
         BacklogRow, CallFailure, Controller, ControllerRow, Counts, Observing, Quarantined, Record, ReleaseOutcome,
     },
+    election::Leadership,
     name::PluginName,
     plugin::{Failure, Status},
     wasm::{InstanceFigures, Limits, Tier},
@@ -31,6 +32,8 @@ pub struct PluginRow {
     pub plugin: String,
     /// How far its newest file is: `active`, `failed`, …
     pub state: String,
+    /// The identity of the host that acts for it. `None` without leader election, and while no host does.
+    pub owner: Option<String>,
     /// The revision that serves, if one does.
     pub serving: Option<ServingRow>,
     /// Why the newest file, or its settings, did not come to serve.
@@ -144,6 +147,7 @@ impl Parts {
         PluginRow {
             plugin: name.to_string(),
             state: status.state.to_string(),
+            owner: view.leadership.as_ref().and_then(Leadership::holder),
             serving: status.serving.as_ref().map(|serving| ServingRow {
                 version: serving.version.clone(),
                 digest: serving.digest.short(),

@@ -27,11 +27,19 @@ impl Readiness for View {
             let ok = wrong.is_none();
             Check { name: name.to_owned(), ok, detail: wrong.unwrap_or_default() }
         };
-        vec![
+        let mut checks = vec![
             check("plugin directory", (!first_look.plugins).then(|| "the first plugins are being loaded".to_owned())),
             check("informers", (!first_look.informers).then(|| "the first lists are under way".to_owned())),
             check("API server", unreachable),
-        ]
+        ];
+        if let Some(leadership) = &self.leadership {
+            let (ok, detail) = match leadership.describe() {
+                Ok(detail) => (true, detail),
+                Err(detail) => (false, detail),
+            };
+            checks.push(Check { name: "leader election".to_owned(), ok, detail });
+        }
+        checks
     }
 
     fn parts(&self) -> Vec<Check> {

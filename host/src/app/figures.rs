@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    admin, cluster, dispatch, guests, informer,
+    admin, cluster, dispatch, election, guests, informer,
     metrics::Registry,
     name::PluginName,
     outbound,
@@ -37,6 +37,9 @@ impl Counters {
         wasm::metrics::register(&mut registry, &view.engine);
         guests::metrics::register(&mut registry, &view.guests);
         cluster::metrics::register(&mut registry, &view.cluster);
+        if let Some(leadership) = &view.leadership {
+            election::register_metrics(&mut registry, leadership);
+        }
         admin::register(&mut registry);
         registry
     }

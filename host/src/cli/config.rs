@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use serde::Deserialize;
 
-use super::logging::LogFormat;
+use super::{election::ElectionFile, logging::LogFormat};
 use crate::yaml;
 
 #[derive(Debug, Default, clap::Args)]
@@ -34,6 +34,7 @@ pub(super) struct File {
     pub(super) grace_period_seconds: Option<u64>,
     pub(super) log_format: Option<LogFormat>,
     pub(super) log: Option<String>,
+    pub(super) leader_election: ElectionFile,
 }
 
 /// Returns the default of `--cache-dir`: the user's cache (XDG Base Directory), else the system's.

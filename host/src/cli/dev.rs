@@ -183,6 +183,7 @@ async fn dev(
         mode: Mode::Dev,
         grace_period: GRACE,
         webhooks: Some(webhooks::local()?),
+        election: None,
     };
     let host = Host::new(options, &cluster)?;
     let view = host.view();

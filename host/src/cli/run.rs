@@ -15,6 +15,7 @@ use tracing::info;
 
 use super::{
     config::{self, CacheArgs},
+    election::{ElectionArgs, Lease},
     logging::{self, LogArgs, LogFormat},
     webhooks::WebhookArgs,
 };
@@ -39,7 +40,7 @@ pub(super) struct Args {
     pub(super) plugins: Option<PathBuf>,
     /// A YAML file with any of these settings; arguments win over it
     ///
-    /// Its members: plugins, cacheDir, kubeconfig, context, adminAddress, gracePeriodSeconds, logFormat, log.
+    /// Its members: plugins, cacheDir, kubeconfig, context, adminAddress, gracePeriodSeconds, logFormat, log, leaderElection.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     #[command(flatten)]
@@ -60,6 +61,8 @@ pub(super) struct Args {
     pub(super) grace_period: Option<u64>,
     #[command(flatten)]
     pub(super) log: LogArgs,
+    #[command(flatten)]
+    pub(super) election: ElectionArgs,
     #[command(flatten)]
     pub(super) webhooks: WebhookArgs,
 }
@@ -84,6 +87,7 @@ pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
             mode: Mode::Granted,
             grace_period: settings.grace_period,
             webhooks,
+            election: settings.election.map(|lease| lease.in_namespace(&cluster.default_namespace())),
         };
         Host::new(options, &cluster)?.run(listener, stop).await
     })
@@ -99,6 +103,7 @@ struct Settings {
     grace_period: Duration,
     log_format: LogFormat,
     log: String,
+    election: Option<Lease>,
 }
 
 impl Settings {
@@ -123,6 +128,7 @@ impl Settings {
             grace_period: Duration::from_secs(args.grace_period.or(file.grace_period_seconds).unwrap_or(30)),
             log_format: args.log.log_format.or(file.log_format).unwrap_or_default(),
             log: args.log.log.or(file.log).unwrap_or_else(|| "info".into()),
+            election: args.election.or(file.leader_election)?,
         })
     }
 }

@@ -126,6 +126,10 @@ impl Credentials {
         Ok(Self { current: ArcSwap::from_pointee(current), renewal: Some(renewal) })
     }
 
+    pub(super) fn default_namespace(&self) -> String {
+        self.current.load().client.default_namespace().to_owned()
+    }
+
     /// Sends a request. Sends it a second time if the server rejects the credentials and they could be renewed.
     pub(super) async fn send(
         self: &Arc<Self>,

@@ -24,6 +24,9 @@ pub enum Error {
     /// The server answered with an error.
     #[error("{}", .0.message)]
     Status(Box<Status>),
+    /// This process may not act now. Nothing was sent.
+    #[error("not sent: this process may not act now")]
+    NotActing,
     /// No answer came. A write may or may not have happened. The text has the whole chain of causes.
     #[error("no answer from the API server: {0}")]
     Unreachable(String),

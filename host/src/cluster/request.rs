@@ -470,7 +470,18 @@ impl Cluster {
     /// Sends, and turns every status but success into an error.
     async fn open(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Body, Error> {
         let method = request.method().clone();
-        let answer = self.credentials.send(request, traffic).await;
+        let changes = method != Method::GET;
+        if changes && !self.acting.is_allowed() {
+            return Err(Error::NotActing);
+        }
+        let answer = tokio::select! {
+            // The end comes first, if the process was stopped meanwhile.
+            biased;
+            () = self.acting.ended(), if changes => {
+                return Err(Error::Unreachable("it was given up when this process might not act any more".to_owned()));
+            }
+            answer = self.credentials.send(request, traffic) => answer,
+        };
         let code = answer.as_ref().ok().map(|response| response.status().as_u16());
         self.traffic.requested(method.as_str(), &self.host, code);
         let response = answer.map_err(|error| Error::Unreachable(chain(&error)))?;

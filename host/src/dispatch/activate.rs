@@ -290,7 +290,7 @@ impl Dispatch {
         manifest.watches().flat_map(|watch| self.lease(&leasing, watch)).collect()
     }
 
-    /// Installs the CRDs of a plugin. Waits until this process may act and the API server responds.
+    /// Installs the CRDs of a plugin, unless they are there. Waits until this process may act and the API server responds.
     pub(super) async fn install(
         &self,
         name: &PluginName,
@@ -303,14 +303,14 @@ impl Dispatch {
         let mut backoff = Backoff::new(backoff::RECONNECT, 0);
         let origin = Instant::now();
         loop {
-            if !self.parts.acting.is_allowed() {
-                let why =
-                    "this process may not act now; the plugin's CustomResourceDefinitions are installed when it may";
-                self.waiting.lock().insert(name.clone(), why.to_owned());
-                self.parts.acting.allowed().await;
-            }
             let error = match writer.install(definitions, self.parts.webhooks.as_ref()).await {
                 Ok(()) => return Ok(()),
+                Err(CrdError::Install { source: writer::Error::Closed(Closed::NotActing), .. }) => {
+                    let why = "this process may not act now; the plugin's CustomResourceDefinitions are installed when it may";
+                    self.waiting.lock().insert(name.clone(), why.to_owned());
+                    self.parts.acting.allowed().await;
+                    continue;
+                }
                 Err(error) if !passes(&error) => return Err(ActivateError::new(&error)),
                 Err(error) => format!("{:#}", anyhow::Error::from(error)),
             };
@@ -494,11 +494,13 @@ struct NotSynced(String);
 fn passes(error: &CrdError) -> bool {
     let source = match error {
         CrdError::Install { source: writer::Error::Request { source, .. }, .. } => source,
-        CrdError::Install { source: writer::Error::Closed(Closed::NotActing), .. } => return true,
         _ => return false,
     };
     match source {
-        cluster::Error::Unreachable(_) | cluster::Error::Missing(_) | cluster::Error::Answer { .. } => true,
+        cluster::Error::Unreachable(_)
+        | cluster::Error::Missing(_)
+        | cluster::Error::Answer { .. }
+        | cluster::Error::NotActing => true,
         cluster::Error::Status(status) => matches!(status.code, 401 | 403 | 409 | 429 | 500..),
         cluster::Error::TooLong(_)
         | cluster::Error::TooLarge(_)

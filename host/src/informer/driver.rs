@@ -348,6 +348,7 @@ fn failure(error: Error) -> Failure {
             retry_after: status.retry_after,
         }),
         Error::Unreachable(_)
+        | Error::NotActing
         | Error::TooLong(_)
         | Error::TooLarge(_)
         | Error::Name(_)

@@ -16,6 +16,7 @@ use tracing::debug;
 
 use super::{
     error::{Error, with_reason},
+    fence::Closed,
     handle::Writer,
 };
 use crate::cluster::{self, DeleteOptions, Patch, WriteOptions};
@@ -79,6 +80,9 @@ impl Writer {
         let started = Instant::now();
         let answer = sent.await;
         self.record(verb, (of, key, subresource), started.elapsed(), answer.as_ref().err());
+        if matches!(answer, Err(cluster::Error::NotActing)) {
+            return Err(Closed::NotActing.into());
+        }
         answer.map_err(|source| Error::Request { verb, of: of.clone(), key: key.clone(), source })
     }
 

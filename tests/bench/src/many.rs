@@ -62,6 +62,7 @@ pub(crate) fn run() -> Result<()> {
             mode: Mode::Granted,
             grace_period: Duration::from_secs(1),
             webhooks: None,
+            election: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
         let host = Host::new(options, &cluster)?;

@@ -101,6 +101,10 @@ impl Host {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
         command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
+        // Most tests are about a host that is alone, and not about who acts.
+        if !order.arguments.iter().any(|argument| argument.starts_with("--leader-elect")) {
+            command.arg("--leader-elect=false");
+        }
         command.args(&order.arguments);
         let earlier = std::fs::read_dir(&order.logs).context("cannot read the folder for logs")?.count();
         let log = order.logs.join(format!("host-{}.log", earlier + 1));
@@ -224,6 +228,16 @@ impl Host {
     /// Kills it (SIGKILL).
     pub fn crash(&mut self) {
         self.process.kill();
+    }
+
+    /// Stops it (SIGSTOP) until [`Host::resume`].
+    pub fn suspend(&mut self) {
+        self.process.suspend();
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&mut self) {
+        self.process.resume();
     }
 
     /// Kills it (SIGKILL) and starts it again with the same plugins.

@@ -106,6 +106,18 @@ impl Scene {
         Ok(())
     }
 
+    /// Lets this test's hosts elect the one that acts, by a Lease in a namespace. Its duration, its deadline for renewals and the time
+    /// between two are in seconds.
+    pub fn elect(&mut self, namespace: &str, [lease, renew, retry]: [u32; 3]) {
+        self.arguments = vec![
+            "--leader-elect".to_owned(),
+            format!("--leader-elect-resource-namespace={namespace}"),
+            format!("--leader-elect-lease-duration={lease}"),
+            format!("--leader-elect-renew-deadline={renew}"),
+            format!("--leader-elect-retry-period={retry}"),
+        ];
+    }
+
     /// Starts a host with the folder's plugins and returns when it is ready.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod connections;
 mod contract;
 mod definitions;
 mod deployment;
+mod election;
 mod events;
 mod figures;
 mod finalizers;
@@ -125,6 +126,12 @@ fn main() -> ExitCode {
             conditions_of_others_stay_in_the_status,
             kubectl_rolls_out_and_back,
             kubectl_rolls_out_on_the_development_server,
+        }
+        election {
+            a_standby_is_warm_and_takes_over_when_the_active_host_ends,
+            a_standby_takes_over_when_the_active_host_is_gone,
+            a_host_that_was_stopped_writes_nothing_when_it_goes_on,
+            a_host_that_may_not_take_the_lease_says_so_and_what_to_do,
         }
         events {
             a_transition_that_a_repeated_call_reports_twice_is_one_event,

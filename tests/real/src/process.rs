@@ -53,11 +53,25 @@ impl Process {
 
     /// Sends SIGTERM. Does nothing if the process has ended.
     pub fn terminate(&mut self) {
+        self.send(Signal::TERM);
+    }
+
+    /// Stops it (SIGSTOP), so that it does nothing until [`Process::resume`]. Does nothing if it has ended.
+    pub fn suspend(&mut self) {
+        self.send(Signal::STOP);
+    }
+
+    /// Lets it go on after [`Process::suspend`] (SIGCONT).
+    pub fn resume(&mut self) {
+        self.send(Signal::CONT);
+    }
+
+    fn send(&mut self, signal: Signal) {
         if self.exited().is_none() {
             let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
             let id = id.expect("the id of a child process is positive");
             // The child is not reaped yet, so the id is still its own. An error means that it has just ended.
-            let _ended = rustix::process::kill_process(id, Signal::TERM);
+            let _ended = rustix::process::kill_process(id, signal);
         }
     }
 

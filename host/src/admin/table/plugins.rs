@@ -122,6 +122,9 @@ fn details(row: &PluginRow) -> Vec<String> {
         ),
         format!("memory: {held} kB in all instances; at most {peak} kB in one so far"),
     ];
+    if let Some(owner) = &row.owner {
+        lines.push(format!("the host {owner} acts for it"));
+    }
     if let Some(ServingRow { instances, code, .. }) = &row.serving {
         lines.push(format!("asks for instances: {instances}; code: {}", code.unwrap_or("none")));
     }

@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf};
 
-use pilothouse_core::{informer::InformerKey, key::TypeMeta};
+use pilothouse_core::{election::Timings, informer::InformerKey, key::TypeMeta};
 use tokio::runtime::Handle;
 
 use super::*;
@@ -70,7 +70,9 @@ fn listed() -> BTreeMap<String, Family> {
 async fn the_page_of_metrics_lists_what_is_exposed() {
     let api = Api::start().await;
     let (mode, grace_period) = (Mode::Granted, Duration::ZERO);
-    let options = Options { plugins: PathBuf::from("none"), cache: None, mode, grace_period, webhooks: None };
+    let (namespace, name) = ("default".to_owned(), "pilothouse".to_owned());
+    let election = Some(election::Options { namespace, name, timings: Timings::default() });
+    let options = Options { plugins: PathBuf::from("none"), cache: None, mode, grace_period, webhooks: None, election };
     let host = Host::new(options, &api.cluster).expect("there is a host");
     let counters = Counters::default();
     let plugin = PluginName::new("apples").expect("it is a name");

@@ -91,9 +91,22 @@ async fn a_plugin_caches_what_it_needs_before_this_process_may_install_its_defin
     comes_true("ConfigMaps are cached", is_cached).await;
     let plugin = PluginName::new("apples").expect("a name");
     let why = "this process may not act now; the plugin's CustomResourceDefinitions are installed when it may";
-    assert_eq!(scene.dispatch.waiting().get(&plugin).map(String::as_str), Some(why));
+    let waits = || scene.dispatch.waiting().get(&plugin).map(String::as_str) == Some(why);
+    comes_true("it waits", waits).await;
     assert_eq!(scene.api.requests("APPLY", "customresourcedefinitions").await, 0);
     acting.set(true);
     soon("it is active", activating).await.expect("the host does not fail").expect("it can serve");
+    assert_eq!(scene.api.requests("APPLY", "customresourcedefinitions").await, 1);
+}
+
+#[tokio::test]
+async fn a_plugin_whose_definitions_are_installed_serves_before_this_process_may_act() {
+    let scene = Scene::new().await;
+    let definition = crate::testing::apples("Namespaced", &[("v1", true)]).to_string();
+    let first = Guest::new().brings(definition.clone());
+    scene.activate(&first).await;
+    scene.dispatch.deactivate(&PluginName::new("apples").expect("a name")).await;
+    scene.dispatch.parts.acting.set(false);
+    scene.activate(&Guest::new().brings(definition)).await;
     assert_eq!(scene.api.requests("APPLY", "customresourcedefinitions").await, 1);
 }

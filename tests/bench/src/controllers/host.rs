@@ -71,7 +71,9 @@ impl Host {
             .arg(&kubeconfig)
             .arg("--cache-dir")
             .arg(&cache);
-        command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
+        command
+            .args(["--admin-address", "127.0.0.1:0", "--log-format", "json", "--leader-elect=false"])
+            .env_remove("PILOTHOUSE_LOG");
         let process = Process::start("the host", command, &log)?;
         let log = BufReader::new(File::open(&log).context("cannot read the host's log")?);
         Ok(Self {

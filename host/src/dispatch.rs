@@ -78,6 +78,7 @@ pub use ledger::{
     failing::{FailingKey, GivenUp},
     gone::GoneFigures,
 };
+use left::Leftovers;
 pub use observing::Observing;
 use parking_lot::Mutex;
 use patterns::Matched;
@@ -199,6 +200,8 @@ pub struct Dispatch {
     waiting: Mutex<BTreeMap<PluginName, String>>,
     /// Changes whenever webhooks of plugins come, change or go.
     reviewing_changed: watch::Sender<()>,
+    /// Objects that keep a finalizer that no plugin removes any more.
+    left: Mutex<Leftovers>,
 }
 
 /// What came of a request to end a quarantine.
@@ -242,6 +245,7 @@ impl Dispatch {
             ended: AtomicU64::new(0),
             waiting: Mutex::default(),
             reviewing_changed: watch::Sender::new(()),
+            left: Mutex::default(),
         }
     }
 
@@ -275,6 +279,11 @@ impl Dispatch {
     /// Returns a receiver that sees whenever webhooks of plugins come, change or go.
     pub fn reviewing_changes(&self) -> watch::Receiver<()> {
         self.reviewing_changed.subscribe()
+    }
+
+    /// Returns a warning for each finalizer that objects keep, and that the plugin does not remove any more.
+    pub fn leftovers(&self, plugin: &PluginName) -> Vec<String> {
+        self.left.lock().of(plugin)
     }
 
     /// Ends a plugin's quarantine.
@@ -423,7 +432,8 @@ impl Activate for Dispatch {
             // A plugin that is not active is not quarantined either.
             plugin.release();
             ended.await;
-            left::log_left(name, plugin.servings(), |_, _| false).await;
+            let left = left::left(name, plugin.servings(), |_, _| false).await;
+            self.left.lock().add(name, left, |_, _| false);
         }
         .boxed()
     }

@@ -40,8 +40,8 @@ pub struct PluginRow {
     pub load_failure: Option<Failure>,
     /// What its next revision waits for.
     pub waiting: Option<String>,
-    /// Permissions that it asks for and is not granted, predicates that are switched off, and kinds that it observes by
-    /// pattern and does not get.
+    /// Permissions that it asks for and is not granted, predicates that are switched off, kinds that it observes by
+    /// pattern and does not get, and finalizers that it left on objects.
     pub warnings: Vec<String>,
     /// Processor time on the guests' threads.
     pub cpu_seconds: f64,
@@ -188,6 +188,7 @@ impl Parts {
                 .iter()
                 .take(WARNINGS)
                 .map(|warning| cut(warning, WARNING))
+                .chain(view.dispatch.leftovers(name).into_iter().map(|left| cut(&left, WARNING)))
                 .chain(off)
                 .chain(left_out)
                 .collect(),

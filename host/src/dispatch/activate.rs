@@ -30,7 +30,7 @@ use super::{
     ActivePlugin, Dispatch, Parts,
     controller::{Controller, Source},
     imports::Access,
-    left::log_left,
+    left::left,
     metrics,
     observing::{self, Observing, Shown},
     patterns::{Matched, watches},
@@ -99,7 +99,8 @@ impl Dispatch {
         let stays = |of: &TypeMeta, finalizer: &str| {
             now.iter().any(|now| now.for_.of == *of && now.finalizer.as_deref() == Some(finalizer))
         };
-        log_left(&name, before, stays).await;
+        let left = left(&name, before, &stays).await;
+        self.left.lock().add(&name, left, stays);
         Ok(())
     }
 

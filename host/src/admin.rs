@@ -39,6 +39,7 @@ use crate::{
     informer::{InformerRow, Informers},
     plugin::Statuses,
     wasm::Engine,
+    webhook::{Board, WebhookRow},
 };
 
 /// The parts of a running host.
@@ -52,6 +53,7 @@ pub struct View {
     pub engine: Engine,
     /// Who acts. `None` without leader election.
     pub leadership: Option<Leadership>,
+    pub(crate) webhooks: Arc<Board>,
     /// `true` once the first look at plugins and informers is over.
     pub began: Arc<AtomicBool>,
 }
@@ -63,6 +65,9 @@ pub trait Inspect: Send + Sync + 'static {
 
     /// Returns a row for each plugin.
     fn plugins(&self) -> Vec<PluginRow>;
+
+    /// Returns a row for each webhook.
+    fn webhooks(&self) -> Vec<WebhookRow>;
 }
 
 impl Inspect for View {
@@ -72,6 +77,10 @@ impl Inspect for View {
 
     fn plugins(&self) -> Vec<PluginRow> {
         plugins::rows(self)
+    }
+
+    fn webhooks(&self) -> Vec<WebhookRow> {
+        self.webhooks.rows(&self.dispatch)
     }
 }
 

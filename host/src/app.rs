@@ -194,7 +194,9 @@ impl Host {
         let statuses = lifecycle.statuses();
         let cluster = cluster.clone();
         let leadership = candidate.as_ref().map(Candidate::leadership);
-        let view = View { cluster, informers, statuses, dispatch, guests, engine, leadership, began: Arc::default() };
+        let webhooks = counters.webhooks.clone();
+        let began = Arc::default();
+        let view = View { cluster, informers, statuses, dispatch, guests, engine, leadership, webhooks, began };
         let registry = Arc::new(counters.register(&view, &events));
         let webhooks = endpoint.map(|endpoint| webhook::Parts {
             cluster: view.cluster.clone(),
@@ -203,7 +205,7 @@ impl Host {
             statuses: view.statuses.clone(),
             acting,
             endpoint,
-            counters: counters.webhooks.clone(),
+            board: view.webhooks.clone(),
         });
         Ok(Self { view, lifecycle, options, intake, registry, webhooks, candidate })
     }

@@ -84,7 +84,7 @@ use parking_lot::Mutex;
 use patterns::Matched;
 pub use pending::{BacklogFigures, HookFailure};
 pub use record::{CallFailure, Quarantined, Record};
-pub use reviewing::{ReviewError, Reviewing};
+pub use reviewing::{ReviewError, Reviewing, UNSERVED};
 pub use rows::{BacklogRow, ControllerRow, Counts, StormRow};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -274,6 +274,11 @@ impl Dispatch {
         let active = self.active.lock();
         let reviewing = active.plugins.get(plugin).and_then(|plugin| plugin.reviewing.as_ref());
         reviewing.or_else(|| active.closing.get(plugin)).cloned()
+    }
+
+    /// Returns `true` if the host has an address for webhooks.
+    pub fn serves_webhooks(&self) -> bool {
+        self.parts.webhooks.is_some()
     }
 
     /// Returns a receiver that sees whenever webhooks of plugins come, change or go.

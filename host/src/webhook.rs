@@ -11,10 +11,13 @@
 //! - `metrics`: what is counted of requests
 //! - `server`: the HTTPS server
 //! - `keeper`: the webhook configurations at the API server
+//! - `board`: what is shown of all this at `/debug/webhooks`
 //!
 //! A host serves webhooks only if it has an [`Address`] for them. Nothing listens otherwise.
 
+mod board;
 mod certificate;
+mod expiry;
 mod keeper;
 mod metrics;
 mod review;
@@ -25,9 +28,13 @@ use std::{io, net::TcpListener, sync::Arc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::certificate::{CertificateError, Certificates};
-pub(crate) use self::metrics::{Counters, register};
-use self::{certificate::Serving, keeper::Keeper, server::Answering};
+pub(crate) use self::board::Board;
+pub use self::{
+    board::WebhookRow,
+    certificate::{CertificateError, Certificates},
+    metrics::LastFailure,
+};
+use self::{keeper::Keeper, server::Answering};
 pub use crate::writer::Address;
 use crate::{
     acting::Acting, cluster::Cluster, dispatch::Dispatch, informer::Informers, plugin::Statuses, writer::Endpoint,
@@ -52,7 +59,7 @@ pub(crate) struct Parts {
     pub(crate) statuses: Statuses,
     pub(crate) acting: Acting,
     pub(crate) endpoint: Endpoint,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) board: Arc<Board>,
 }
 
 /// The tasks that serve webhooks. Dropping it ends them at once.
@@ -71,7 +78,7 @@ impl Webhooks {
         let listener = options.listener.try_clone()?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let serving = Arc::new(Serving::default());
+        let serving = parts.board.serving.clone();
         let source = options.certificates.open(&serving, &parts.endpoint, &parts.cluster, &parts.acting)?;
         let stop = CancellationToken::new();
         let answering = Arc::new(Answering::new(&parts));
@@ -90,7 +97,8 @@ impl Webhooks {
         Ok(Self { tasks, server, stop })
     }
 
-    /// Accepts no more connections, and waits for the requests in flight. The configurations stay: until another host serves, failure policies decide.
+    /// Accepts no more connections, and waits for the requests in flight. The configurations stay: until another host
+    /// serves, failure policies decide.
     pub(crate) async fn stopped(mut self) {
         self.stop.cancel();
         while self.server.join_next().await.is_some() {}

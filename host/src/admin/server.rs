@@ -1,4 +1,5 @@
-//! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, `/debug/plugins`, and an index.
+//! The HTTP server: `/healthz`, `/readyz`, `/metrics`, `/debug/informers`, `/debug/plugins`, `/debug/webhooks`,
+//! and an index.
 //!
 //! - `/healthz` answers as long as the process serves at all.
 //! - `/readyz` is 200 or 503, with a line for each check of the host in kube-apiserver's form. With `verbose` in the
@@ -49,6 +50,8 @@ const INDEX: &str = "<!doctype html>
 <li><a href=\"/debug/informers\">/debug/informers</a>: what is cached, and for whom (<a href=\"/debug/informers?format=json\">as JSON</a>)
 <li><a href=\"/debug/plugins\">/debug/plugins</a>: how the plugins are, and why (<a href=\"/debug/plugins?format=json\">as JSON</a>);
 /debug/plugins?plugin=NAME is all that is known of one; POST /debug/plugins/NAME/release ends a quarantine
+<li><a href=\"/debug/webhooks\">/debug/webhooks</a>: which webhooks are in force, and what they answered
+(<a href=\"/debug/webhooks?format=json\">as JSON</a>)
 </ul>
 ";
 
@@ -125,6 +128,7 @@ fn router(state: State) -> Router {
         .route("/debug/informers", get(informers))
         .route("/debug/plugins", get(plugins))
         .route("/debug/plugins/{plugin}/release", post(release))
+        .route("/debug/webhooks", get(webhooks))
         .layer(middleware::from_fn(refuse_web_pages))
         .with_state(state)
 }
@@ -173,6 +177,19 @@ async fn plugins(
         Json(rows).into_response()
     } else {
         table::plugins(&rows, query.plugin.is_some()).into_response()
+    })
+}
+
+async fn webhooks(
+    extract::State(state): extract::State<State>,
+    Query(query): Query<FormatQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Response> {
+    let rows = collect(move || state.inspect.webhooks()).await?;
+    Ok(if query.format == "json" || accepts_json(&headers) {
+        Json(rows).into_response()
+    } else {
+        table::webhooks(&rows).into_response()
     })
 }
 

@@ -2,11 +2,13 @@
 
 mod informers;
 mod plugins;
+mod webhooks;
 
 use std::fmt::Write as _;
 
 pub(super) use informers::informers;
 pub(super) use plugins::plugins;
+pub(super) use webhooks::webhooks;
 
 /// Writes a line below a row: how deep it is indented, and its text.
 type Below<'a> = &'a mut dyn FnMut(usize, &str);

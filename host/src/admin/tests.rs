@@ -24,6 +24,7 @@ use crate::{
     informer::LeaseRow,
     plugin::{Failure, Stage},
     wasm::{Digest, InstanceFigures, Limits},
+    webhook::LastFailure,
 };
 
 /// Checks that a test sets: the host's, and those of its parts.
@@ -46,7 +47,7 @@ impl Readiness for Board {
 
 /// Rows that a test sets.
 #[derive(Default)]
-struct Rows(Mutex<Vec<InformerRow>>, Mutex<Vec<PluginRow>>);
+struct Rows(Mutex<Vec<InformerRow>>, Mutex<Vec<PluginRow>>, Mutex<Vec<WebhookRow>>);
 
 impl Inspect for Rows {
     fn informers(&self) -> Vec<InformerRow> {
@@ -55,6 +56,10 @@ impl Inspect for Rows {
 
     fn plugins(&self) -> Vec<PluginRow> {
         self.1.lock().clone()
+    }
+
+    fn webhooks(&self) -> Vec<WebhookRow> {
+        self.2.lock().clone()
     }
 }
 
@@ -319,6 +324,55 @@ async fn informers_are_json_where_it_is_asked_for() {
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/informers?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/informers", "application/json").await, expected);
+}
+
+#[tokio::test]
+async fn webhooks_are_a_table_with_their_rules_and_what_is_wrong() {
+    let server = Server::start(Vec::new()).await;
+    let (at, message) = (Timestamp::UNIX_EPOCH, "32 calls of the plugin run,\nand 256 wait".to_owned());
+    let images = WebhookRow {
+        plugin: "police".to_owned(),
+        webhook: "images".to_owned(),
+        of_type: "validating",
+        rules: vec!["CREATE,UPDATE v1 pods".to_owned()],
+        on_failure: "Fail".to_owned(),
+        timeout_seconds: 10,
+        in_force: true,
+        certificate_expires: Some("2027-02-28T00:00:00Z".to_owned()),
+        calls: 15,
+        denied: 4,
+        failed: 2,
+        last_failure: Some(LastFailure { at, code: 429, message }),
+        ..WebhookRow::default()
+    };
+    *server.rows.2.lock() = vec![
+        images,
+        WebhookRow {
+            plugin: "lamps".to_owned(),
+            webhook: "convert".to_owned(),
+            of_type: "conversion",
+            rules: vec!["lamps.example.com".to_owned()],
+            on_failure: "Fail".to_owned(),
+            timeout_seconds: 30,
+            remark: Some("the host has no certificate yet".to_owned()),
+            ..WebhookRow::default()
+        },
+    ];
+    let (code, body) = server.text("/debug/webhooks").await;
+    assert_eq!(code, 200);
+    insta::assert_snapshot!(body, @r"
+    PLUGIN  WEBHOOK  TYPE        IN FORCE  ON FAILURE  TIMEOUT  CALLS  DENIED  FAILED  CERTIFICATE UNTIL
+    police  images   validating  yes       Fail        10s      15     4       2       2027-02-28T00:00:00Z
+        CREATE,UPDATE v1 pods
+        failed last at 1970-01-01T00:00:00Z with 429: 32 calls of the plugin run, and 256 wait
+    lamps   convert  conversion  no        Fail        30s      0      0       0       -
+        lamps.example.com
+        the host has no certificate yet
+    ");
+    server.rows.2.lock().remove(0);
+    let json = r#"[{"plugin":"lamps","webhook":"convert","type":"conversion","rules":["lamps.example.com"],"on_failure":"Fail","timeout_seconds":30,"in_force":false,"remark":"the host has no certificate yet","certificate_expires":null,"calls":0,"denied":0,"failed":0,"last_failure":null}]"#;
+    let expected = (200, "application/json".to_owned(), json.to_owned());
+    assert_eq!(server.get("/debug/webhooks?format=json", "*/*").await, expected);
 }
 
 fn plugin(name: &str) -> PluginRow {

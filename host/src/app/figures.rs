@@ -21,7 +21,7 @@ pub(super) struct Counters {
     pub(super) writes: Arc<writer::metrics::Writes>,
     pub(super) events: Arc<writer::PluginEvents>,
     pub(super) requests: Arc<outbound::metrics::Requests>,
-    pub(super) webhooks: Arc<webhook::Counters>,
+    pub(super) webhooks: Arc<webhook::Board>,
 }
 
 impl Counters {
@@ -32,7 +32,7 @@ impl Counters {
         plugin::metrics::register(&mut registry, &self.loads);
         writer::metrics::register(&mut registry, &self.writes, &self.events, events);
         outbound::metrics::register(&mut registry, &self.requests);
-        webhook::register(&mut registry, &self.webhooks);
+        self.webhooks.register(&mut registry);
         informer::metrics::register(&mut registry, &view.informers);
         wasm::metrics::register(&mut registry, &view.engine);
         guests::metrics::register(&mut registry, &view.guests);

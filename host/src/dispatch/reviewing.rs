@@ -49,7 +49,7 @@ const MARGIN: u32 = 10;
 const MAX_MARGIN: Duration = Duration::from_millis(500);
 
 /// What to do about webhooks that are granted in a host without an address for them.
-pub(super) const UNSERVED: &str =
+pub const UNSERVED: &str =
     "the plugin's webhooks are granted and not served: start the host with --webhook-service or --webhook-url";
 
 /// Why a review or a conversion has no answer.
@@ -147,9 +147,14 @@ impl Reviewing {
         self.serving.load().webhooks.iter().map(|granted| granted.webhook.clone()).collect()
     }
 
+    /// Returns the revision that is called.
+    pub fn revision(&self) -> Arc<Revision> {
+        self.serving.load().revision.clone()
+    }
+
     /// Returns `true` if the plugin converts objects.
     pub fn converts(&self) -> bool {
-        self.serving.load().revision.manifest().needs_conversion()
+        self.revision().manifest().needs_conversion()
     }
 
     /// Applies the plugin's CustomResourceDefinitions again if they differ, for example after the certificates changed.

@@ -1,7 +1,7 @@
 //! The serving certificate, and the certificates of the authorities that the API server must trust.
 //!
-//! A new certificate is served only after the API server trusts its authority, and the old authority stays trusted. So no call fails while
-//! certificates change.
+//! A new certificate is served only after the API server trusts its authority, and the old authority stays trusted. So
+//! no call fails while certificates change.
 //!
 //! | source | renewed |
 //! |---|---|
@@ -34,6 +34,7 @@ use rustls::{
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
+use super::expiry::expiry;
 use crate::{
     acting::Acting,
     cluster::{Cluster, WriteOptions},
@@ -46,11 +47,12 @@ const DAYS: i64 = 90;
 /// Age at which a self-made certificate is replaced.
 const RENEW_AFTER: Duration = Duration::from_secs(60 * 24 * 3600);
 
-/// How long the API server trusts a self-made authority before its certificate is served. Other hosts look at the Secret several times.
+/// How long the API server trusts a self-made authority before its certificate is served. Other hosts look at the
+/// Secret several times.
 const SETTLE_MADE: Duration = Duration::from_secs(600);
 
-/// How long the API server trusts an authority from a file before its certificate is served: it hears of a changed configuration within a
-/// second.
+/// How long the API server trusts an authority from a file before its certificate is served: it hears of a changed
+/// configuration within a second.
 const SETTLE_FILES: Duration = Duration::from_secs(3);
 
 /// How long a new certificate waits until the configurations have its authority.
@@ -116,6 +118,11 @@ pub(super) struct Serving(ArcSwapOption<CertifiedKey>);
 impl Serving {
     fn serve(&self, key: CertifiedKey) {
         self.0.store(Some(Arc::new(key)));
+    }
+
+    /// Returns when the first certificate of the chain ends. `None` if none is served.
+    pub(super) fn expires(&self) -> Option<Timestamp> {
+        self.0.load().as_ref()?.cert.iter().filter_map(|certificate| expiry(certificate)).min()
     }
 }
 
@@ -541,5 +548,14 @@ mod tests {
         assert_eq!(error, "the certificate of webhooks, with its key, cannot be used");
         let none = Keys { certificate: "text".to_owned(), ..one };
         assert_eq!(none.certified().unwrap_err().to_string(), "the certificate of webhooks cannot be used");
+    }
+
+    #[test]
+    fn a_self_made_certificate_ends_after_ninety_days() {
+        let serving = Serving::default();
+        assert_eq!(serving.expires(), None);
+        serving.serve(Keys::make(&hosts(), at(0.0)).unwrap().certified().unwrap());
+        let day = at(90.0).to_zoned(TimeZone::UTC).date();
+        assert_eq!(serving.expires().unwrap().to_zoned(TimeZone::UTC).date(), day);
     }
 }

@@ -1,8 +1,9 @@
 //! Keeps the webhook configurations at the API server.
 //!
-//! Each plugin has at most one `ValidatingWebhookConfiguration` and one `MutatingWebhookConfiguration`, named `pilothouse-IDENTITY`. They
-//! are applied once the plugin serves, set back when somebody changes them, and deleted when the plugin or its grant is gone. A
-//! configuration of a plugin that merely fails to load stays, so that its failure policy decides.
+//! Each plugin has at most one `ValidatingWebhookConfiguration` and one `MutatingWebhookConfiguration`, named
+//! `pilothouse-IDENTITY`. They are applied once the plugin serves, set back when somebody changes them, and deleted
+//! when the plugin or its grant is gone. A configuration of a plugin that merely fails to load stays, so that its
+//! failure policy decides.
 //!
 //! The keeper deletes only what names this host's address, so several hosts may share a cluster.
 
@@ -23,7 +24,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Parts, server::is_withdrawn};
+use super::{
+    Parts,
+    board::{Kept, WebhookRow, admission_path, conversion_path},
+    server::is_withdrawn,
+};
 use crate::{
     dispatch::Reviewing,
     informer::Lease,
@@ -107,20 +112,26 @@ impl Keeper {
         }
         let reviewing = self.parts.dispatch.reviewing();
         self.count(&reviewing);
-        let mut is_kept = true;
+        let (mut is_kept, mut kept) = (true, Kept::default());
         for one in &reviewing {
-            if let Err(error) = self.keep_one(one).await {
+            let failed = self.keep_one(one).await.err().map(|error| {
                 let error = format!("{:#}", anyhow::Error::from(error));
                 warn!(plugin = %one.plugin(), error, "cannot apply the configuration of the plugin's webhooks");
                 is_kept = false;
-            }
-            if let Err(error) = one.install(&self.parts.endpoint).await {
+                error
+            });
+            let paths = one.webhooks().into_iter().map(|webhook| admission_path(one.plugin(), &webhook.name));
+            kept.by_path.extend(paths.map(|path| (path, failed.clone())));
+            let failed = one.install(&self.parts.endpoint).await.err().map(|error| {
                 let error = format!("{:#}", anyhow::Error::from(error));
                 warn!(plugin = %one.plugin(), error, "cannot tell the API server who converts the plugin's objects");
                 is_kept = false;
-            }
+                error
+            });
+            kept.by_path.insert(conversion_path(one.plugin()), failed);
         }
-        is_kept &= self.remove_others(&reviewing).await;
+        is_kept &= self.remove_others(&reviewing, &mut kept).await;
+        self.parts.board.keep(kept);
         if is_kept && let Some(bundle) = bundle {
             self.parts.endpoint.confirm(bundle);
         }
@@ -145,8 +156,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Deletes configurations that name this host and that no plugin needs.
-    async fn remove_others(&self, reviewing: &[Arc<Reviewing>]) -> bool {
+    /// Deletes configurations that name this host and that no plugin needs. Adds those that stay without a plugin to
+    /// `kept`.
+    async fn remove_others(&self, reviewing: &[Arc<Reviewing>], kept: &mut Kept) -> bool {
         let mut wanted: BTreeMap<(WebhookType, String), &PluginName> = BTreeMap::new();
         for one in reviewing {
             for webhook in one.webhooks() {
@@ -168,6 +180,7 @@ impl Keeper {
                     Err(_) => false,
                 };
                 if !is_gone {
+                    kept.unanswered.extend(WebhookRow::unanswered(plugin, *of_type, &configuration));
                     continue;
                 }
                 let Parts { cluster, informers, acting, .. } = &self.parts;
@@ -202,17 +215,18 @@ impl Keeper {
         let now: BTreeSet<String> = reviewing
             .iter()
             .flat_map(|one| {
-                let paths = one.webhooks().into_iter().map(|webhook| path(one.plugin(), &webhook.name));
-                paths.chain(one.converts().then(|| format!("/conversion/{}", one.plugin()))).collect::<Vec<_>>()
+                let paths = one.webhooks().into_iter().map(|webhook| admission_path(one.plugin(), &webhook.name));
+                paths.chain(one.converts().then(|| conversion_path(one.plugin()))).collect::<Vec<_>>()
             })
             .collect();
         let mut counted = self.counted.lock();
-        counted.difference(&now).for_each(|path| self.parts.counters.remove(path));
-        now.difference(&counted).for_each(|path| self.parts.counters.begin(path));
+        counted.difference(&now).for_each(|path| self.parts.board.counters.remove(path));
+        now.difference(&counted).for_each(|path| self.parts.board.counters.begin(path));
         *counted = now;
     }
 
-    /// Returns a configuration. Each field is there, even those that the API server would fill in: so the cache shows whether it holds.
+    /// Returns a configuration. Each field is there, even those that the API server would fill in: so the cache shows
+    /// whether it holds.
     async fn configuration(
         &self,
         of_type: WebhookType,
@@ -226,7 +240,7 @@ impl Keeper {
                 // The API server wants a name with a domain.
                 "name": format!("{}.{plugin}.pilothouse.dev", webhook.name),
                 "admissionReviewVersions": ["v1"],
-                "clientConfig": self.parts.endpoint.client_config(&path(plugin, &webhook.name)).await,
+                "clientConfig": self.parts.endpoint.client_config(&admission_path(plugin, &webhook.name)).await,
                 "failurePolicy": webhook.on_failure.as_str(),
                 "matchPolicy": "Equivalent",
                 "namespaceSelector": self.namespaces(webhook),
@@ -260,7 +274,8 @@ impl Keeper {
         })
     }
 
-    /// Returns the selector of namespaces. It leaves out the host's own, so that a webhook without a host cannot keep the host from starting.
+    /// Returns the selector of namespaces. It leaves out the host's own, so that a webhook without a host cannot keep
+    /// the host from starting.
     fn namespaces(&self, webhook: &Webhook) -> Value {
         let own = match self.parts.endpoint.address() {
             Address::Service { namespace, .. } => Some(json!({
@@ -278,10 +293,6 @@ fn name_of(reviewing: &Reviewing) -> String {
     let manager = identity.manager();
     // The manager is `pilothouse.IDENTITY`.
     manager.replacen('.', "-", 1)
-}
-
-fn path(plugin: &PluginName, webhook: &str) -> String {
-    format!("/admission/{plugin}/{webhook}")
 }
 
 fn kind(of_type: WebhookType) -> TypeMeta {

@@ -7,8 +7,8 @@
 //!
 //! Every other answer than 200 makes the API server apply the webhook's failure policy.
 //!
-//! A plugin that is not active yet is waited for. One that the administrator removed or disabled has no say, so its reviews allow
-//! everything until its configuration is gone.
+//! A plugin that is not active yet is waited for. One that the administrator removed or disabled has no say, so its
+//! reviews allow everything until its configuration is gone.
 
 use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
@@ -187,29 +187,31 @@ impl Answering {
         Self {
             dispatch: parts.dispatch.clone(),
             statuses: parts.statuses.clone(),
-            counters: parts.counters.clone(),
+            counters: parts.board.counters.clone(),
             bodies: Semaphore::new(usize::try_from(BODIES).unwrap_or(usize::MAX)),
         }
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
         let arrived = Instant::now();
-        let counted = self.counters.request(request.uri().path());
+        let mut counted = self.counters.request(request.uri().path());
         let answer = match self.route(request, arrived).await {
             Ok(value) => {
+                if let Some(counted) = &mut counted {
+                    counted.answered(&value);
+                }
                 let body = Full::from(value.to_string());
                 Response::builder().header(header::CONTENT_TYPE, "application/json").body(body)
             }
             Err(Failed(code, why)) => {
                 debug!(code = code.as_u16(), why, "a webhook has no answer");
+                if let Some(counted) = &mut counted {
+                    counted.failed(code.as_u16(), &why);
+                }
                 Response::builder().status(code).body(Full::from(format!("{why}\n")))
             }
         };
-        let answer = answer.unwrap_or_default();
-        if let Some(counted) = counted {
-            counted.answered(answer.status().as_u16());
-        }
-        answer
+        answer.unwrap_or_default()
     }
 
     async fn route(&self, request: Request<Incoming>, arrived: Instant) -> Result<Value, Failed> {
@@ -287,7 +289,8 @@ impl Answering {
     }
 }
 
-/// `true` if the administrator removed or disabled the plugin, or it serves. Then it has no webhooks, unless dispatch knows some.
+/// `true` if the administrator removed or disabled the plugin, or it serves. Then it has no webhooks, unless dispatch
+/// knows some.
 pub(super) fn is_withdrawn(statuses: &Statuses, plugin: &PluginName) -> bool {
     match statuses.get(plugin) {
         Some(status) => matches!(status.state, State::Gone | State::Disabled | State::Active),

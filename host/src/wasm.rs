@@ -63,7 +63,7 @@ pub use contract::{
         host::HostCall,
         host_state::Excess,
         http::{HttpCall, HttpError, HttpImports, HttpRequest, HttpResponse, MAX_HTTP_BODY},
-        log::{Level, LogCall, LogImports, LogLine},
+        log::{LOG_FIELDS, LOG_TARGET, Level, LogCall, LogImports, LogLine},
         metrics::{MetricsCall, MetricsImports},
         random::{RandomCall, RandomImports},
         wasi::WasiCall,

@@ -1,11 +1,15 @@
 //! Starts logging, with the arguments for it.
 
+mod json;
+
 use std::io::IsTerminal;
 
 use anyhow::Context;
 use clap::ValueEnum;
 use tracing::Level;
-use tracing_subscriber::{EnvFilter, Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Layer, filter::Targets, fmt::format::JsonFields, layer::SubscriberExt, util::SubscriberInitExt,
+};
 
 use super::feed::{self, Feed};
 use crate::dispatch::VALUES;
@@ -38,9 +42,10 @@ pub(super) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
             let coloured = std::io::stderr().is_terminal();
             registry.with(tracing_subscriber::fmt::layer().with_ansi(coloured).with_writer(std::io::stderr)).try_init()
         }
-        LogFormat::Json => registry
-            .with(tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr))
-            .try_init(),
+        LogFormat::Json => {
+            let lines = tracing_subscriber::fmt::layer().fmt_fields(JsonFields::new()).event_format(json::Lines);
+            registry.with(lines.with_writer(std::io::stderr)).try_init()
+        }
     }
     .context("cannot start logging")
 }

@@ -217,7 +217,7 @@ impl<'a> Line<'a> {
 
 /// Returns when the plugin was called for the change with this mark, if the line says that.
 fn called(line: &[u8], mark: &str) -> Option<Result<Duration>> {
-    memchr::memmem::find(line, format!("mark={mark}").as_bytes())?;
+    memchr::memmem::find(line, format!("\"mark\":\"{mark}\"").as_bytes())?;
     let read = || {
         let line = Line::read(line)?;
         ensure!(line.message == "called", "the plugin says {:?}", line.message);
@@ -232,10 +232,10 @@ mod tests {
 
     #[test]
     fn the_time_of_a_call_is_read_off_the_log() {
-        let line = br#"{"timestamp":"1970-01-01T00:00:01.000250Z","level":"INFO","message":"called","fields":"name=map-01 mark=mark-000007","target":"pilothouse::plugin_log"}"#;
+        let line = br#"{"timestamp":"1970-01-01T00:00:01.000250Z","level":"INFO","message":"called","fields":{"name":"map-01","mark":"mark-000007"},"target":"pilothouse::plugin_log"}"#;
         assert!(called(line, "mark-000008").is_none());
         let at = called(line, "mark-000007").expect("it is that line").expect("it is whole");
         assert_eq!(at, Duration::from_micros(1_000_250));
-        assert!(called(b"mark=mark-000007", "mark-000007").expect("it is that line").is_err());
+        assert!(called(br#""mark":"mark-000007""#, "mark-000007").expect("it is that line").is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! `log`: lines that plugins write.
 
-use std::fmt;
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use wasmtime::Result;
 
@@ -14,6 +14,12 @@ use super::{
     interface,
 };
 pub use crate::wasm::contract::bindings::pilothouse::plugin::log::Level;
+
+/// The target of the events of plugins' lines.
+pub const LOG_TARGET: &str = "pilothouse::plugin_log";
+
+/// The field of such an event with the fields of the line.
+pub const LOG_FIELDS: &str = "fields";
 
 interface!(LogCall, "log", { Write = "write" });
 
@@ -143,20 +149,21 @@ impl LogLine {
         macro_rules! wanted {
             ($($level:ident => $of:ident),*) => {
                 match self.level {
-                    $(Level::$level => tracing::enabled!(target: "pilothouse::plugin_log", tracing::Level::$of),)*
+                    $(Level::$level => tracing::enabled!(target: LOG_TARGET, tracing::Level::$of),)*
                 }
             };
         }
         wanted!(Error => ERROR, Warn => WARN, Info => INFO, Debug => DEBUG, Trace => TRACE)
     }
 
-    /// Sends the line to `tracing`, under the target `pilothouse::plugin_log` and in the current span.
+    /// Sends the line to `tracing`, under [`LOG_TARGET`] and in the current span. [`LOG_FIELDS`] is text, or with
+    /// `{:#}` a JSON object.
     pub fn emit(&self) {
         macro_rules! emit {
             ($($level:ident => $macro:ident),*) => {
                 match self.level {
                     $(Level::$level => {
-                        tracing::$macro!(target: "pilothouse::plugin_log", fields = %Fields(&self.fields), "{}", Escaped(&self.message));
+                        tracing::$macro!(target: LOG_TARGET, fields = %Fields(&self.fields), "{}", Escaped(&self.message));
                     })*
                 }
             };
@@ -173,11 +180,41 @@ impl fmt::Display for LogLine {
     }
 }
 
-/// `from=3 to=5`; values with a blank are quoted.
+/// `from=3 to=5`; values with a blank are quoted. As alternate, `{"from":"3","to":"5"}`.
 struct Fields<'a>(&'a [(String, String)]);
+
+impl Fields<'_> {
+    /// Returns the fields as a JSON object. Later fields of a name get a number, because many readers keep only one of
+    /// them.
+    fn to_json(&self) -> String {
+        let mut all = BTreeMap::<Cow<'_, str>, Cow<'_, str>>::new();
+        for (name, value) in self.0 {
+            let name = harmless(name);
+            let numbered = (2..).map(|number| Cow::Owned(format!("{name}_{number}")));
+            let mut names = std::iter::once(name.clone()).chain(numbered);
+            if let Some(free) = names.find(|name| !all.contains_key(name)) {
+                all.insert(free, harmless(value));
+            }
+        }
+        serde_json::to_string(&all).unwrap_or_default()
+    }
+}
+
+/// Returns a text for JSON, which escapes only the control characters of ASCII.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c >= '\u{7f}';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(escape).collect())
+}
 
 impl fmt::Display for Fields<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            return f.write_str(&self.to_json());
+        }
         for (n, (name, value)) in self.0.iter().enumerate() {
             let blank = if n == 0 { "" } else { " " };
             if value.is_empty() || value.contains([' ', '"', '=']) {

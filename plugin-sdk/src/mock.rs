@@ -202,7 +202,8 @@ impl MockHost {
         &self.manifest
     }
 
-    /// Checks that an administrator's file grants exactly what the plugin asks for.
+    /// Checks that an administrator's file grants exactly what the plugin asks for: permissions, requests to other
+    /// servers, and webhooks.
     ///
     /// `file` is the content of the file, such as `serde_saphyr::from_str(include_str!("../greeter.yaml"))`.
     ///
@@ -451,8 +452,8 @@ impl MockHost {
         self.world.lines()
     }
 
-    /// Returns the Events that the plugin's calls wrote, as the cluster has them: equal ones are counted, and many similar
-    /// ones combined. [`settle`](Self::settle) writes the Events of outcomes.
+    /// Returns the Events that the plugin's calls wrote, as the cluster has them: equal ones are counted, and many
+    /// similar ones combined. [`settle`](Self::settle) writes the Events of outcomes.
     ///
     /// The host may repeat a call before the cluster shows what the call wrote. This shows that its Events are written
     /// once:
@@ -490,9 +491,9 @@ impl MockHost {
         self.world.events()
     }
 
-    /// Returns the value of a sample of the plugin's own metrics, as [`metrics`](crate::metrics) shows. A histogram has the
-    /// samples `NAME_count`, `NAME_sum`, and `NAME_bucket` with the label `le`. Returns `None` if the plugin has not changed
-    /// the series. A metric without labels begins at zero.
+    /// Returns the value of a sample of the plugin's own metrics, as [`metrics`](crate::metrics) shows. A histogram has
+    /// the samples `NAME_count`, `NAME_sum`, and `NAME_bucket` with the label `le`. Returns `None` if the plugin has
+    /// not changed the series. A metric without labels begins at zero.
     ///
     /// # Panics
     /// Panics if the plugin does not declare such a metric, or declares other labels.
@@ -548,8 +549,8 @@ impl MockHost {
     /// Fails if retries do not help.
     ///
     /// # Panics
-    /// Panics as [`reconcile`](Self::reconcile) does, if nothing has settled after 100 calls, and if the manifest lacks the
-    /// permission for an Event.
+    /// Panics as [`reconcile`](Self::reconcile) does, if nothing has settled after 100 calls, and if the manifest lacks
+    /// the permission for an Event.
     #[track_caller]
     pub fn settle(&mut self, key: impl Into<Key>) -> Result<Outcome, Failure> {
         self.settle_by(self.only_controller(), &key.into())

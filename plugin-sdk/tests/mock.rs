@@ -252,7 +252,8 @@ fn only_what_a_controller_watches_is_in_the_cache() {
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
         "cannot read the cache: v1 Secret in namespace default is not cached for this plugin: only what a controller is `for`, `owns`, \
-         `watches` or `reads`, what the plugin `observes` and what the outcome of a reconcile asks for in `watches` is; use client.get"
+         `watches` or `reads`, what a webhook `reads`, what the plugin `observes` and what the outcome of a reconcile asks for in `watches` \
+         is; use client.get"
     );
 }
 

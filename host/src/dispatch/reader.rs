@@ -296,8 +296,8 @@ fn not_cached(of: &TypeMeta, namespace: Option<&str>, reading: &Reading) -> Read
     }
     let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
     ReadError::NotGranted(format!(
-        "{of}{place} is not cached for this plugin: only what a controller is `for`, `owns`, `watches` or `reads`, what the plugin \
-         `observes` and what the outcome of a reconcile asks for in `watches` is; use client.get"
+        "{of}{place} is not cached for this plugin: only what a controller is `for`, `owns`, `watches` or `reads`, what a webhook \
+         `reads`, what the plugin `observes` and what the outcome of a reconcile asks for in `watches` is; use client.get"
     ))
 }
 

@@ -97,5 +97,10 @@ pub(super) fn compare(manifest: &Manifest, file: &Value) -> Result<(), String> {
     let granted: BTreeSet<String> = rules.iter().flat_map(HttpRule::requests).collect();
     let asked: BTreeSet<String> = manifest.http.iter().flat_map(|asked| HttpRule::asked(asked).requests()).collect();
     problems.extend(differences(&asked, &granted));
+    let webhooks = Option::<BTreeSet<String>>::deserialize(&file["webhooks"]);
+    let webhooks = webhooks.map_err(|error| format!("the file has no valid `webhooks`: {error}"))?.unwrap_or_default();
+    let granted: BTreeSet<String> = webhooks.iter().map(|name| format!("webhook {name}")).collect();
+    let asked: BTreeSet<String> = manifest.webhooks.iter().map(|asked| format!("webhook {}", asked.name)).collect();
+    problems.extend(differences(&asked, &granted));
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }

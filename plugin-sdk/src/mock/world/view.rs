@@ -53,8 +53,8 @@ pub(super) fn change(
     (old != new && watch.when.holds(&change, &mut |_| {})).then_some(change)
 }
 
-/// Returns which of two watches of an object decides what is shown, as the host does: the one that caches everything that the other
-/// caches. If there is none, always the same one.
+/// Returns which of two watches of an object decides what is shown, as the host does: the one that caches everything
+/// that the other caches. If there is none, always the same one.
 fn preferred<'a>(one: &'a Keep, other: &'a Keep) -> &'a Keep {
     match (one.covers(other), other.covers(one)) {
         (true, false) => one,
@@ -163,8 +163,8 @@ impl State {
         if !self.view.covers(of, namespace) {
             let place = namespace.map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
             return Err(ReadError::NotGranted(format!(
-                "{of}{place} is not cached for this plugin: only what a controller is `for`, `owns`, `watches` or `reads`, what the \
-                 plugin `observes` and what the outcome of a reconcile asks for in `watches` is; use client.get"
+                "{of}{place} is not cached for this plugin: only what a controller is `for`, `owns`, `watches` or `reads`, what a \
+                 webhook `reads`, what the plugin `observes` and what the outcome of a reconcile asks for in `watches` is; use client.get"
             )));
         }
         Ok(())

@@ -57,9 +57,11 @@ mod failures;
 mod finalizers;
 mod grants;
 mod hooks;
+mod http;
 mod patterns;
 mod queue;
 mod reads;
+mod reviews;
 mod writes;
 
 /// Records what controllers do.

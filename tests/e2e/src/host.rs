@@ -219,6 +219,14 @@ impl Host {
         self.rows("/debug/informers").await
     }
 
+    /// Returns the JSON of `/debug/webhooks`.
+    ///
+    /// # Errors
+    /// As [`Host::get`].
+    pub async fn webhooks(&mut self) -> Result<Vec<Value>> {
+        self.rows("/debug/webhooks").await
+    }
+
     async fn rows(&mut self, path: &str) -> Result<Vec<Value>> {
         let (code, text) = self.get(&format!("{path}?format=json")).await?;
         ensure!(code == 200, "the host answers {code} to {path}");

@@ -13,6 +13,7 @@
 //! takes.
 
 pub mod admin;
+pub mod aggregated;
 pub mod apple;
 #[cfg(test)]
 mod cases;
@@ -27,15 +28,18 @@ pub mod metrics;
 pub mod plugin;
 pub mod proxy;
 pub mod relay;
+pub mod reviewer;
 pub mod scene;
 pub mod soak;
 pub mod suite;
 pub mod wait;
 
+pub use aggregated::Aggregated;
 pub use apple::Apple;
 pub use cluster::{Cluster, Kind};
 pub use far_end::FarEnd;
 pub use host::{Host, Pod};
 pub use plugin::{Plugin, Plugins};
+pub use reviewer::Reviewer;
 pub use scene::Scene;
 pub use wait::eventually;

@@ -90,11 +90,21 @@ pub(crate) async fn invariant_7_a_finalizer_that_is_not_granted_is_not_written_a
 }
 
 pub(crate) async fn objects_that_keep_the_finalizer_of_a_removed_plugin_are_named(scene: Scene) -> Result<()> {
-    let (host, gala) = served_by(&scene, "cleaning").await?;
+    let (mut host, gala) = served_by(&scene, "cleaning").await?;
     gala.create(1).await?.status_is("1", |status| status["available"] == 1).await?;
     scene.plugins.remove("cleaning")?;
     let line = host.warns(&["objects keep a finalizer of this plugin", OWN]).await?;
-    ensure!(line.field("first") == Some(&format!("{}/gala", scene.namespace)), "{line:?}");
+    let first = format!("{}/gala", scene.namespace);
+    ensure!(line.field("first") == Some(&first), "{line:?}");
+    eventually("/debug/plugins names them, too", async || {
+        let rows = host.plugins().await?;
+        let row = rows.iter().find(|row| row["plugin"] == "cleaning").context("it has no row")?;
+        let warnings = row["warnings"].to_string();
+        let told = format!("leaves the finalizer {OWN} on 1 objects of stable.example.com/v1 MyApple (first: {first})");
+        ensure!(warnings.contains(&told), "{warnings}");
+        Ok(())
+    })
+    .await?;
     // As docs/operating.md says.
     gala.delete().await?;
     set_finalizers(&gala, &[]).await?;

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, api::PostParams};
 use parking_lot::Mutex;
 use pilothouse_e2e::{Plugin, Scene};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -174,5 +174,34 @@ pub(crate) async fn invariant_7_requests_reach_only_the_servers_that_are_granted
         let counted = metrics.sum("pilothouse_http_requests_total", &[("plugin", "sending"), ("result", result)]);
         ensure!(counted == count, "{counted} requests are counted as {result}");
     }
+    Ok(())
+}
+
+pub(crate) async fn invariant_7_requests_to_a_server_end_when_its_grant_is_withdrawn(scene: Scene) -> Result<()> {
+    let (far, elsewhere) = (FarEnd::start().await?, FarEnd::start().await?);
+    let rule = json!({
+        "hosts": ["127.0.0.1"], "ports": [far.port()], "methods": ["POST"], "plain": true, "private": true,
+    });
+    let plugin = |http: &[&Value]| {
+        Plugin::guest("sending")?
+            .confined_to(&scene.namespace)
+            .with("config", &json!({"port": far.port(), "elsewhere": elsewhere.port()}))?
+            .with("http", &json!(http))
+    };
+    let (_host, _) = crate::hostile::serves_beside_myapple(&scene, plugin(&[&rule])?).await?;
+    let gala = scene.apple("gala");
+    let is = |status: &Value, reason: &str, generation: u64| {
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let mut granted = conditions.filter(|condition| condition["type"] == "Granted");
+        granted.any(|condition| condition["reason"] == reason && condition["observedGeneration"] == generation)
+    };
+    gala.create(1).await?.status_is("answered", |status| is(status, "Answered", 1)).await?;
+    scene.with(&[plugin(&[])?])?;
+    gala.status_is("refused", |status| is(status, "NotGranted", 1)).await?;
+    // No request is under way: a call waits for the end of its own.
+    let before = far.connections();
+    gala.set(json!({"color": "green"})).await?;
+    gala.status_is("refused again", |status| is(status, "NotGranted", 2)).await?;
+    ensure!(far.connections() == before, "{} connections arrived, and {before} before", far.connections());
     Ok(())
 }

@@ -31,6 +31,7 @@ mod quiet;
 mod reaching;
 mod reads;
 mod references;
+mod refusals;
 mod registry_policy;
 mod reload;
 mod resource_watch;
@@ -201,6 +202,7 @@ fn main() -> ExitCode {
         }
         http {
             invariant_7_requests_reach_only_the_servers_that_are_granted,
+            invariant_7_requests_to_a_server_end_when_its_grant_is_withdrawn,
         }
         instances { an_instance_that_is_kept_remembers_and_that_of_another_revision_does_not }
         metrics {
@@ -243,6 +245,12 @@ fn main() -> ExitCode {
         references {
             a_configuration_follows_the_secret_that_it_refers_to_and_no_log_has_its_value,
         }
+        refusals {
+            what_a_webhook_answers_reaches_the_client_in_the_words_of_kube_apiserver,
+            a_webhook_that_cannot_be_called_is_told_in_the_words_of_kube_apiserver,
+            a_match_condition_that_fails_is_told_in_the_words_of_kube_apiserver,
+            a_conversion_that_fails_is_told_in_the_words_of_kube_apiserver,
+        }
         registry_policy { images_of_other_registries_are_denied_through_the_api_server }
         reload {
             invariant_9_a_plugin_replaced_under_load_loses_no_change_and_fails_no_reconcile,
@@ -275,6 +283,7 @@ fn main() -> ExitCode {
             a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_names_another,
             kinds_that_a_pattern_matches_are_observed_as_they_come_and_go,
             kinds_beyond_limits_watches_are_left_out_and_named,
+            an_aggregated_group_that_comes_fails_and_goes_stops_no_other_kind,
             invariant_7_a_kind_that_is_asked_for_and_not_granted_is_refused_in_words,
         }
         webhooks {

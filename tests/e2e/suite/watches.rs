@@ -6,7 +6,7 @@ use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams},
 };
-use pilothouse_e2e::{Apple, Host, Plugin, Scene, eventually};
+use pilothouse_e2e::{Aggregated, Apple, Host, Kind, Plugin, Scene, eventually};
 use serde_json::{from_value, json};
 
 use crate::contract::served_by;
@@ -112,14 +112,50 @@ pub(crate) async fn kinds_beyond_limits_watches_are_left_out_and_named(scene: Sc
 }
 
 /// Waits until the informers are those of these kinds.
-async fn watched(host: &mut Host, kinds: &[&str]) -> Result<()> {
+async fn watched(host: &mut Host, kinds: &[impl AsRef<str> + std::fmt::Debug]) -> Result<()> {
     eventually(&format!("the informers are those of {kinds:?}"), async || {
         let informers = host.informers().await?;
         let watched: Vec<_> = informers.iter().filter_map(|informer| informer["kind"].as_str()).collect();
-        ensure!(watched == kinds, "{watched:?}");
+        ensure!(watched.iter().copied().eq(kinds.iter().map(AsRef::as_ref)), "{watched:?}");
         Ok(())
     })
     .await
+}
+
+pub(crate) async fn an_aggregated_group_that_comes_fails_and_goes_stops_no_other_kind(scene: Scene) -> Result<()> {
+    clear(&scene).await?;
+    let melons = Aggregated::start(&scene).await?;
+    let melon = format!("{} Melon", melons.api_version());
+    let kinds = |fruit: &[&str]| {
+        // The embedded server has no aggregated groups.
+        let melon = (scene.cluster.kind() == Kind::Real).then(|| melon.clone());
+        let mut kinds: Vec<_> = fruit.iter().map(|kind| format!("example.com/v1 {kind}")).chain(melon).collect();
+        kinds.sort();
+        kinds
+    };
+    let guest = Plugin::guest("following")?;
+    let granted = format!("  - {{apiVersion: {}, kind: \"*\", verbs: [read]}}\n", melons.api_version());
+    let yaml = guest.yaml.clone().unwrap_or_default() + &granted;
+    let mut host = scene.with(&[guest.with_yaml(yaml)])?.host().await?;
+    watched(&mut host, &kinds(&[])).await?;
+    if scene.cluster.kind() == Kind::Real {
+        host.logs(&["observed", "added Melon galia"]).await?;
+    }
+
+    melons.goes_down(&scene).await?;
+    define(&scene, "Pear").await?;
+    grow(&scene, "Pear", "williams").await?;
+    host.logs(&["observed", "added Pear williams"]).await?;
+    watched(&mut host, &kinds(&["Pear"])).await?;
+    // What is known of the group stays: its server may come back.
+    let lost = host.log()?.iter().filter(|line| line.text.contains("deleted Melon galia")).count();
+    ensure!(lost == 0, "the Melon counts as deleted");
+
+    melons.goes(&scene).await?;
+    define(&scene, "Plum").await?;
+    grow(&scene, "Plum", "mirabelle").await?;
+    host.logs(&["observed", "added Plum mirabelle"]).await?;
+    watched(&mut host, &["example.com/v1 Pear", "example.com/v1 Plum"]).await
 }
 
 pub(crate) async fn invariant_7_a_kind_that_is_asked_for_and_not_granted_is_refused_in_words(

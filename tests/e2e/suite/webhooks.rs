@@ -24,7 +24,7 @@ use serde_json::{Value, from_value, json};
 
 pub(crate) async fn an_image_policy_in_a_config_map_denies_a_pod(mut scene: Scene) -> Result<()> {
     scene.serve_webhooks(&[])?;
-    let _host = reviewed(&scene, false).await?;
+    let mut host = reviewed(&scene, false).await?;
     let denied = create(&scene, "bad", "docker.io/nginx", false).await;
     let status = refusal(denied)?;
     ensure!(
@@ -39,7 +39,23 @@ pub(crate) async fn an_image_policy_in_a_config_map_denies_a_pod(mut scene: Scen
     // The policy is read from the cache, and a change of it counts at once.
     policy(&scene, "docker.io/").await?;
     eventually("the new policy is in force", async || create(&scene, "now", "docker.io/nginx", true).await.map(drop))
-        .await
+        .await?;
+
+    let rows = host.webhooks().await?;
+    let row = |webhook: &str| rows.iter().find(|row| row["webhook"] == webhook).context("a webhook has no row");
+    let (images, labels) = (row("images")?, row("labels")?);
+    for (row, of_type) in [(images, "validating"), (labels, "mutating")] {
+        ensure!(row["plugin"] == name(&scene) && row["type"] == of_type, "{row}");
+        ensure!(row["in_force"] == true && row["remark"].is_null() && row["certificate_expires"].is_string(), "{row}");
+        ensure!(row["rules"] == json!(["CREATE v1 pods"]), "{row}");
+    }
+    let (calls, denied) = (images["calls"].as_u64().context("calls")?, images["denied"].as_u64().context("denied")?);
+    ensure!(denied > 0 && calls > denied && images["failed"] == 0 && labels["denied"] == 0, "{images} {labels}");
+    let (path, metrics) = (format!("/admission/{}/images", name(&scene)), host.metrics().await?);
+    let counted = |metric: &str| metrics.sum(metric, &[("webhook", &path)]);
+    ensure!(counted("controller_runtime_webhook_requests_total") == calls as f64, "{calls} calls");
+    ensure!(counted("pilothouse_webhook_denied_total") == denied as f64, "{denied} are denied");
+    Ok(())
 }
 
 pub(crate) async fn a_webhook_that_is_not_granted_has_no_configuration(mut scene: Scene) -> Result<()> {
@@ -164,7 +180,7 @@ pub(crate) async fn invariant_8_a_review_that_fails_costs_itself_one_call(mut sc
     let bad = format!("{}-bad", name(&scene));
     let config = json!({"config": {"namespace": scene.namespace}, "webhooks": ["strict", "lenient"]});
     let badly = Plugin::guest("reviewing_badly")?.named(&bad).with_yaml(config.to_string());
-    let _host = scene.with(&[guest(&scene, false)?, badly])?.host().await?;
+    let mut host = scene.with(&[guest(&scene, false)?, badly])?.host().await?;
     in_force(&scene).await?;
     let create_map = async |policy: &str, mistake: &str| {
         let labels = json!({"policy": policy, "mistake": mistake});
@@ -185,12 +201,17 @@ pub(crate) async fn invariant_8_a_review_that_fails_costs_itself_one_call(mut sc
         create(&scene, "good", "registry.example.com/nginx", true).await?;
         refusal(create(&scene, "bad", "docker.io/nginx", true).await)?;
     }
-    create_map("strict", "none").await.map(drop)
+    create_map("strict", "none").await?;
+    let rows = host.webhooks().await?;
+    let strict = rows.iter().find(|row| row["webhook"] == "strict").context("it has no row")?;
+    let (failed, last) = (strict["failed"].as_u64().context("failed")?, &strict["last_failure"]);
+    ensure!(failed >= 4 && last["code"] == 500 && last["message"].is_string(), "{strict}");
+    Ok(())
 }
 
 pub(crate) async fn objects_are_converted_between_versions(mut scene: Scene) -> Result<()> {
     scene.serve_webhooks(&[])?;
-    let _host = scene.with(&[Plugin::guest("converting")?])?.host().await?;
+    let mut host = scene.with(&[Plugin::guest("converting")?])?.host().await?;
     let lamps = |version: &str| -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk("converting.example.com", version, "Lamp");
         let resource = ApiResource::from_gvk_with_plural(&kind, "lamps");
@@ -214,6 +235,18 @@ pub(crate) async fn objects_are_converted_between_versions(mut scene: Scene) -> 
     lamps("v2").create(&PostParams::default(), &lamp("v2", "sun", json!({"percent": 1000}))?).await?;
     let Err(error) = lamps("v1").get("sun").await else { bail!("it was converted") };
     ensure!(error.to_string().contains("a lamp has at most 100 percent"), "{error}");
+    // A call that dies, or answers too much, costs itself.
+    for (name, percent, why) in [("broken", 1001, "plugin trapped"), ("huge", 1002, "an API server takes at most")] {
+        lamps("v2").create(&PostParams::default(), &lamp("v2", name, json!({"percent": percent}))?).await?;
+        let Err(error) = lamps("v1").get(name).await else { bail!("it was converted") };
+        ensure!(error.to_string().contains(why), "{error}");
+        ensure!(lamps("v1").get("hall").await?.data["spec"] == json!({"lit": true}), "the others are converted on");
+    }
+    let rows = host.webhooks().await?;
+    let row = rows.iter().find(|row| row["type"] == "conversion").context("it has no row")?;
+    ensure!(row["in_force"] == true && row["rules"] == json!(["lamps.converting.example.com"]), "{row}");
+    let failed = row["failed"].as_u64().context("failed")?;
+    ensure!(failed >= 3 && row["last_failure"]["code"] == 200, "{row}");
     Ok(())
 }
 

@@ -380,3 +380,6 @@ fn yaml(object: &Value) -> anyhow::Result<String> {
     let text = serde_saphyr::to_string(object).context("cannot write an object as YAML")?;
     Ok(text.trim_end_matches('\n').to_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,3 +100,42 @@ fn enabled(text: &str) -> String {
         _ => text.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stand_ins_are_read_and_enabled_whatever_their_files_say() -> anyhow::Result<()> {
+        let (dir, plugins) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        fs::write(dir.path().join("deployment.wasm"), "code")?;
+        let error = StandIns::read(Some(dir.path())).expect_err("one is missing").to_string();
+        assert!(error.contains("needs deployment.wasm and kubelet-stand-in.wasm, which are not in /"), "{error}");
+        assert!(error.contains("run `make plugins`"), "{error}");
+        fs::write(dir.path().join("kubelet-stand-in.wasm"), "other code")?;
+        fs::write(dir.path().join("kubelet-stand-in.yaml"), "# not here\nenabled: false\nlimits: {memoryMiB: 8}\n")?;
+        let found = StandIns::read(Some(dir.path()))?;
+        let settings: Vec<_> =
+            found.plugins.iter().map(|plugin| (plugin.name.as_str(), plugin.settings.clone())).collect();
+        let text = r#"{"enabled":true,"limits":{"memoryMiB":8}}"#;
+        assert_eq!(
+            settings,
+            [("deployment", SettingsFile::Missing), ("kubelet-stand-in", SettingsFile::Text(text.into()))]
+        );
+        assert_eq!(found.replaced(dir.path()), [PathBuf::new(); 0]);
+        assert_eq!(found.replaced(plugins.path()), [PathBuf::new(); 0]);
+        fs::write(plugins.path().join("deployment.wasm"), "older code")?;
+        assert_eq!(found.replaced(plugins.path()), [plugins.path().join("deployment.wasm")]);
+        Ok(())
+    }
+
+    #[test]
+    fn they_are_looked_for_beside_the_program_in_its_build_and_in_the_checkout() {
+        let directories = defaults();
+        assert!(directories.iter().any(|directory| directory.ends_with("plugins")), "{directories:?}");
+        assert_eq!(
+            directories.first().map(PathBuf::as_path),
+            env::current_exe().ok().as_deref().and_then(Path::parent)
+        );
+    }
+}

@@ -164,3 +164,87 @@ fn metrics_requests_and_reviews_are_compared() {
     let (code, said) = test("guests/reviewing.wasm", &[("a.yaml", &text)], &["a.yaml"]);
     assert_eq!(code, 0, "{said}");
 }
+
+/// Returns the blocks of code of a page: the language, and the text.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let text = lines.by_ref().take_while(|line| *line != "```");
+            blocks.push((language.to_owned(), text.flat_map(|line| [line, "\n"]).collect()));
+        }
+    }
+    blocks
+}
+
+/// Replaces the time at the end of the summary, which differs.
+fn without_time(said: &str) -> String {
+    let end = said.rfind("failed, in ").expect("a summary");
+    format!("{}failed, in … s\n", &said[..end])
+}
+
+#[test]
+fn examples_of_the_page_run_as_it_says() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/testing.md")).expect("the page");
+    let blocks = blocks(&page);
+    let of =
+        |language: &'static str| blocks.iter().filter(move |(of, _)| of == language).map(|(_, text)| text.as_str());
+    let yaml: Vec<&str> = of("yaml").collect();
+    let [pie, fault, http, review] = yaml[..] else { panic!("{} blocks of YAML", yaml.len()) };
+    let console = of("console").next().expect("the command");
+    let (command, expected) = console.split_once('\n').expect("a command and its output");
+    assert_eq!(command, "$ pilothouse test target/plugins/myapple.wasm pie.yaml");
+    let pies = [("pie.yaml", pie)];
+    let (code, said) = test("plugins/myapple.wasm", &pies, &["pie.yaml"]);
+    assert_eq!((code, without_time(&said)), (0, without_time(expected)));
+    let wrong = pie.replace("available: 1", "available: 7");
+    let (code, said) = test("plugins/myapple.wasm", &[("pie.yaml", &wrong)], &["pie.yaml"]);
+    // How often a key is reconciled after a write may differ.
+    let without_repetition = |said: &str| {
+        let mut lines: Vec<String> = without_time(said).lines().map(str::to_owned).collect();
+        lines.dedup();
+        lines
+    };
+    let expected = of("text").next().expect("its output");
+    assert_eq!((code, without_repetition(&said)), (1, without_repetition(expected)));
+
+    let given = "given:\n  objects: [{apiVersion: stable.example.com/v1, kind: MyApple, metadata: {name: pie}, spec: {color: red, size: small, \
+                 quantity: 1}}]\n";
+    let text = format!("name: a fault\n{given}{fault}");
+    let (code, said) = test("plugins/myapple.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+    let text = format!("name: HTTP\n{http}then: {{}}\n");
+    let (code, said) = test("plugins/myapple.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+    let text = format!("name: a review\n{review}");
+    let (code, said) = test("plugins/registry-policy.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn update_fills_an_empty_then_with_what_has_happened() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("a.yaml");
+    let text = format!("name: one apple\nwhen:\n  apply: {APPLE}\nthen: {{}} # to be filled\n");
+    fs::write(&file, &text).expect("a file");
+    let (code, said) = test_in(dir.path(), "plugins/myapple.wasm", &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(fs::read_to_string(&file).expect("the file"), text);
+    let (code, said) = test_in(dir.path(), "plugins/myapple.wasm", &["a.yaml", "--update"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("updated a.yaml (1 values)") && said.contains("1 passed, 0 failed"), "{said}");
+    let filled = fs::read_to_string(&file).expect("the file");
+    for part in [
+        "then:\n  objects:\n",
+        "color: red",
+        "available: 1",
+        "  writes:\n    - apply ConfigMap default/pie-0\n    - apply MyApple/status default/pie # to be filled\n",
+    ] {
+        assert!(filled.contains(part), "{part}:\n{filled}");
+    }
+    let wrong = filled.replace("color: red", "color: green");
+    fs::write(&file, &wrong).expect("a file");
+    let (code, said) = test_in(dir.path(), "plugins/myapple.wasm", &["a.yaml"]);
+    assert_eq!(code, 1, "{said}");
+}

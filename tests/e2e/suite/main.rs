@@ -6,6 +6,7 @@ mod auditor;
 mod bundle;
 mod children;
 mod code;
+mod collect;
 mod conflicts;
 mod connections;
 mod contract;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
             a_host_killed_in_the_middle_of_a_compilation_leaves_nothing_and_serves_when_it_is_back,
             a_host_killed_at_any_moment_leaves_no_damaged_code_and_loses_no_work,
         }
+        collect { objects_of_a_cluster_become_a_case_without_secrets }
         conflicts {
             an_object_of_somebody_else_is_not_taken_over,
             an_object_that_the_cache_lacks_is_neither_taken_over_nor_collected,
@@ -296,6 +298,9 @@ fn main() -> ExitCode {
             invariant_8_a_review_that_fails_costs_itself_one_call,
             objects_are_converted_between_versions,
         }
-        website { a_website_is_rolled_out_registered_scaled_and_cleaned_up }
+        website {
+            a_website_is_rolled_out_registered_scaled_and_cleaned_up,
+            with_the_stand_ins_of_dev_a_website_becomes_ready,
+        }
     })
 }

@@ -1,16 +1,20 @@
 //! The example plugin `website`.
 
+use std::{fs, process::Command, time::Duration};
+
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Event, Secret, Service},
+    core::v1::{ConfigMap, Event, Pod, Secret, Service},
     networking::v1::Ingress,
 };
 use kube::{
-    Api,
+    Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
 };
-use pilothouse_e2e::{FarEnd, Plugin, Scene, eventually};
+use pilothouse_e2e::{FarEnd, Plugin, Scene, eventually, host};
+use pilothouse_real::process::Process;
 use serde_json::{Value, from_value, json};
 
 use crate::metrics::exposed;
@@ -84,6 +88,51 @@ pub(crate) async fn a_website_is_rolled_out_registered_scaled_and_cleaned_up(sce
     Ok(())
 }
 
+/// More than the host's grace for calls in flight (30 s).
+const END: Duration = Duration::from_secs(45);
+
+pub(crate) async fn with_the_stand_ins_of_dev_a_website_becomes_ready(scene: Scene) -> Result<()> {
+    let (kubeconfig, manifests) = (scene.folder().join("dev.kubeconfig"), scene.folder().join("blog.yaml"));
+    // The plugin of the directory is not enabled there, and the stand-in takes its place.
+    scene.with(&[Plugin::example("website")?, Plugin::example("deployment")?])?;
+    let spec = json!({"image": "blog:1", "replicas": 2});
+    let blog =
+        json!({"apiVersion": "web.example.com/v1", "kind": "Website", "metadata": {"name": "blog"}, "spec": spec});
+    fs::write(&manifests, blog.to_string()).context("cannot write the manifest")?;
+    let mut command = Command::new(host::binary()?);
+    command.args(["dev", "--controllers", "--plugins"]).arg(scene.plugins.path());
+    command.arg("--manifests").arg(&manifests).arg("--kubeconfig-out").arg(&kubeconfig);
+    let log = scene.folder().join("dev.log");
+    let mut dev = Process::start("pilothouse dev", command, &log)?;
+    let client = eventually("the development server answers", async || {
+        let config = Kubeconfig::read_from(&kubeconfig).context("cannot read the kubeconfig")?;
+        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+        let client = Client::try_from(config)?;
+        client.apiserver_version().await?;
+        Ok(client)
+    })
+    .await?;
+    let sites: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource());
+    eventually("the Website is ready", async || {
+        let status = sites.get("blog").await?.data["status"].clone();
+        let ready = status["conditions"].as_array().into_iter().flatten().find(|of| of["type"] == "Ready");
+        ensure!(ready.is_some_and(|ready| ready["status"] == "True") && status["availableReplicas"] == 2, "{status}");
+        Ok(())
+    })
+    .await?;
+    let pods: Api<Pod> = Api::namespaced(client, "default");
+    let pods = pods.list(&ListParams::default()).await?.items;
+    let is_running = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
+    ensure!(pods.len() == 2 && pods.iter().all(is_running), "{pods:?}");
+    let printed = fs::read_to_string(&log).context("cannot read what dev printed")?;
+    ensure!(printed.contains("deployment.wasm is not used: --controllers takes the plugin's place"), "{printed}");
+
+    dev.terminate();
+    let status = dev.wait(END).await?;
+    ensure!(status.success(), "after SIGTERM `pilothouse dev` ended with {status}");
+    Ok(())
+}
+
 /// Returns the plugin with a registrar, and with the grants of its own file.
 fn plugin(scene: &Scene, registrar: &FarEnd) -> Result<Plugin> {
     let secret = json!({"namespace": scene.namespace, "name": "registrar", "key": "key"});
@@ -108,7 +157,7 @@ impl Blog {
     fn new(scene: &Scene) -> Self {
         let (client, namespace) = (scene.client(), scene.namespace.as_str());
         Self {
-            sites: Api::namespaced_with(client.clone(), namespace, &resource()),
+            sites: websites(scene),
             deployments: Api::namespaced(client.clone(), namespace),
             services: Api::namespaced(client.clone(), namespace),
             ingresses: Api::namespaced(client, namespace),
@@ -192,6 +241,12 @@ impl Blog {
     }
 }
 
-fn resource() -> ApiResource {
+/// Returns the Websites of the test's namespace.
+pub(crate) fn websites(scene: &Scene) -> Api<DynamicObject> {
+    Api::namespaced_with(scene.client(), &scene.namespace, &resource())
+}
+
+/// Returns the kind.
+pub(crate) fn resource() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("web.example.com", "v1", "Website"))
 }

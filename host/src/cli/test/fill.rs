@@ -132,3 +132,44 @@ fn project(value: &Value, fields: &Map<String, Value>) -> Value {
         _ => value.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_expected_with_the_fields_that_the_plugin_wrote() {
+        let entry = |manager: &str, fields: Value| json!({ "manager": manager, "fieldsV1": fields });
+        let object = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "1", "labels": {"a": "b", "other": "c"},
+                "ownerReferences": [{"uid": "2"}],
+                "managedFields": [
+                    entry("pilothouse.site", json!({
+                        "f:metadata": {"f:labels": {"f:a": {}}, "f:ownerReferences": {"k:{\"uid\":\"2\"}": {}}},
+                        "f:spec": {"f:template": {"f:containers": {"k:{\"name\":\"c\"}": {".": {}, "f:image": {}}}}, "f:args": {}},
+                    })),
+                    entry("pilothouse.site", json!({"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}, "f:status": {}}}}})),
+                    entry("kubectl", json!({"f:spec": {"f:replicas": {}}})),
+                ],
+            },
+            "spec": {
+                "replicas": 3, "args": ["x", "y"],
+                "template": {"containers": [{"name": "side", "image": "s"}, {"name": "c", "image": "i", "tty": true}], "more": 1},
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Other"}, {"type": "Other"}]},
+        });
+        assert_eq!(
+            expectation(&object),
+            json!({
+                "apiVersion": "apps/v1", "kind": "Deployment",
+                "metadata": {"name": "web", "namespace": "shop", "labels": {"a": "b"}},
+                "spec": {"args": ["x", "y"], "template": {"containers": [{"name": "c", "image": "i"}]}},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            })
+        );
+    }
+}

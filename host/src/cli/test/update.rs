@@ -163,6 +163,25 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_map_gets_its_members_below_its_key() {
+        let text = "a: 1\nthen: {} # so\n---\nsteps:\n- {when: 1, then: {}}\n- when: 1\n  then:   {}\n";
+        let all = documents(text).expect("it is YAML");
+        let steps = all[1].get("steps").map(Located::items).unwrap_or_default();
+        let fill = |step: &Located| {
+            let then = step.members().iter().find(|member| member.name == "then").expect("it is there");
+            let value = json!({ "writes": [], "objects": ["x".repeat(ONE_LINE)] });
+            Update { place: then.value.clone(), value, member: Some((step.range.start, then.range.start)) }
+        };
+        let updates: Vec<_> = [&all[0], &steps[0], &steps[1]].map(fill).into();
+        let x = "x".repeat(ONE_LINE);
+        let new = format!(
+            "a: 1\nthen:\n  objects:\n    - {x}\n  writes: [] # so\n---\nsteps:\n- {{when: 1, then: {{objects: [{x}], writes: []}}}}\n- when: 1\n  \
+             then:\n    objects:\n      - {x}\n    writes: []\n"
+        );
+        assert_eq!(update(text, &updates), Updated { text: new, replaced: 3, left: Vec::new() });
+    }
+
+    #[test]
     fn text_of_an_anchor_is_left_and_an_outer_update_covers_an_inner_one() {
         let text = "a: &a {x: 1}\nb: *a\nc: {d: 1}\n";
         let changes: [(&[&str], Value); 3] =

@@ -5,6 +5,8 @@
 
 mod resource;
 
+use std::collections::BTreeSet;
+
 use pilothouse_sdk::{cache, prelude::*};
 
 pub use crate::resource::{Counted, ResourceWatch, ResourceWatchSpec, ResourceWatchStatus, Selected};
@@ -71,8 +73,9 @@ fn watch_of(selected: &Selected) -> Watch<Dynamic> {
 
 /// Counts the objects, and lists the first.
 fn count(ctx: &Context, selected: &Selected, most: u32) -> Result<Counted, cache::Error> {
-    let namespaces: Vec<Option<&String>> = match selected.namespaces.as_slice() {
-        [] => vec![None],
+    // In the order of the names, and each once.
+    let namespaces: BTreeSet<Option<&String>> = match selected.namespaces.as_slice() {
+        [] => BTreeSet::from([None]),
         some => some.iter().map(Some).collect(),
     };
     let (mut count, mut objects) = (0, Vec::new());

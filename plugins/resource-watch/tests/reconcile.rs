@@ -61,6 +61,7 @@ fn selectors_of_labels_and_namespaces_are_applied() {
         (json!({"labels": "tier=gold"}), vec!["db/nightly", "shop/nightly"]),
         (json!({"namespaces": ["db"]}), vec!["db/nightly", "db/weekly"]),
         (json!({"labels": "tier!=gold", "namespaces": ["db", "shop"]}), vec!["db/weekly"]),
+        (json!({"namespaces": ["shop", "db", "shop"]}), vec!["db/nightly", "db/weekly", "shop/nightly"]),
         (json!({"namespaces": ["none"]}), vec![]),
     ] {
         let mut host = host(json!({"resources": [backups(selection.clone())]}));

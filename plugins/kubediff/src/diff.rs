@@ -1,6 +1,6 @@
 //! The differences between two states of an object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -67,7 +67,39 @@ fn compare(path: &Path, old: Option<&Value>, new: Option<&Value>, ignored: &[Pat
                 compare(&below, old.by_name.get(name).copied(), new.by_name.get(name).copied(), ignored, found);
             }
         }
-        _ => found.push(Difference { path: path.clone(), old: old.cloned(), new: new.cloned() }),
+        _ => {
+            let without = |value: Option<&Value>| value.and_then(|value| without(path, value, ignored));
+            let (old, new) = (without(old), without(new));
+            if old != new {
+                found.push(Difference { path: path.clone(), old, new });
+            }
+        }
+    }
+}
+
+/// Copies the value at `path` without what is ignored in it. Returns `None` if nothing else is in it.
+fn without(path: &Path, value: &Value, ignored: &[Path]) -> Option<Value> {
+    let below = |step: Step, value: &Value| {
+        let path = path.to(step);
+        (!ignored.iter().any(|ignored| path.is_within(ignored))).then(|| without(&path, value, ignored)).flatten()
+    };
+    match value {
+        Value::Object(members) if !members.is_empty() => {
+            let left = members.iter().filter_map(|(name, value)| {
+                let value = below(Step::Member(name.clone()), value)?;
+                Some((name.clone(), value))
+            });
+            Some(left.collect::<serde_json::Map<_, _>>()).filter(|left| !left.is_empty()).map(Value::Object)
+        }
+        Value::Array(items) if !items.is_empty() => {
+            let named = named(items);
+            let name = |(place, item): (usize, &Value)| {
+                named.and_then(|by| name(item, by)).unwrap_or_else(|| place.to_string())
+            };
+            let left = items.iter().enumerate().filter_map(|at| below(Step::Item(name(at)), at.1));
+            Some(left.collect::<Vec<_>>()).filter(|left| !left.is_empty()).map(Value::Array)
+        }
+        value => Some(value.clone()),
     }
 }
 
@@ -86,19 +118,28 @@ fn children(value: &Value) -> Option<Children<'_>> {
             Some(Children { of_list: false, named: None, by_name })
         }
         Value::Array(items) => {
-            let by = |name: &'static str| -> Option<Children<'_>> {
-                let names = items.iter().map(|item| Some((item.get(name)?.as_str()?.to_owned(), item)));
-                let by_name: BTreeMap<String, &Value> = names.collect::<Option<_>>()?;
-                (by_name.len() == items.len()).then_some(Children { of_list: true, named: Some(name), by_name })
-            };
-            let in_order = || {
-                let by_name = items.iter().enumerate().map(|(i, item)| (i.to_string(), item)).collect();
-                Children { of_list: true, named: None, by_name }
-            };
-            Some(NAMES.into_iter().find_map(by).unwrap_or_else(in_order))
+            let named = named(items);
+            let names = items
+                .iter()
+                .enumerate()
+                .map(|(place, item)| (named.and_then(|by| name(item, by)).unwrap_or_else(|| place.to_string()), item));
+            Some(Children { of_list: true, named, by_name: names.collect() })
         }
         _ => None,
     }
+}
+
+/// Returns the member that distinguishes the items of a list.
+fn named(items: &[Value]) -> Option<&'static str> {
+    let distinguishes = |by: &&str| {
+        let names: Option<BTreeSet<&str>> = items.iter().map(|item| item.get(*by)?.as_str()).collect();
+        names.is_some_and(|names| names.len() == items.len())
+    };
+    NAMES.into_iter().find(distinguishes)
+}
+
+fn name(item: &Value, by: &str) -> Option<String> {
+    Some(item.get(by)?.as_str()?.to_owned())
 }
 
 #[cfg(test)]
@@ -149,6 +190,21 @@ mod tests {
         let new = json!({"status": {"phase": "B"}, "c": [{"name": "a", "time": 2, "on": 2}]});
         let expected = json!([{"path": "c[a].on", "old": 1, "new": 2}]);
         assert_eq!(found(&old, &new, &["status", "c[*].time"]), expected);
+    }
+
+    #[test]
+    fn what_is_ignored_is_left_out_of_a_value_that_comes_or_goes() {
+        let ignored = ["metadata.annotations.revision", "c[*].time"];
+        let bare = json!({"metadata": {"name": "a"}});
+        let revised = json!({"metadata": {"name": "a", "annotations": {"revision": "1"}}});
+        assert_eq!(found(&bare, &revised, &ignored), json!([]));
+        assert_eq!(found(&revised, &bare, &ignored), json!([]));
+        let more = json!({"metadata": {"name": "a", "annotations": {"revision": "1", "team": "b"}}});
+        let expected = json!([{"path": "metadata.annotations", "new": {"team": "b"}}]);
+        assert_eq!(found(&bare, &more, &ignored), expected);
+        let items = json!({"c": [{"name": "a", "time": 1}, {"name": "b"}], "empty": {}});
+        let expected = json!([{"path": "c", "new": [{"name": "a"}, {"name": "b"}]}, {"path": "empty", "new": {}}]);
+        assert_eq!(found(&json!({}), &items, &ignored), expected);
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl Candidate {
         };
         match opened.await {
             Ok(stream) => {
-                self.watch = Some(Watch { stream: Mutex::new(stream), buffer: Vec::new(), opened: Instant::now() })
+                self.watch = Some(Watch { stream: Mutex::new(stream), buffer: Vec::new(), opened: Instant::now() });
             }
             Err(error) => {
                 debug!(%error, "cannot watch the Lease; looking at it now and then");

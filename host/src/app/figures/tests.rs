@@ -72,7 +72,8 @@ async fn the_page_of_metrics_lists_what_is_exposed() {
     let (mode, grace_period) = (Mode::Granted, Duration::ZERO);
     let (namespace, name) = ("default".to_owned(), "pilothouse".to_owned());
     let election = Some(election::Options { namespace, name, timings: Timings::default() });
-    let options = Options { plugins: PathBuf::from("none"), cache: None, mode, grace_period, webhooks: None, election };
+    let (plugins, stand_ins) = (PathBuf::from("none"), Vec::new());
+    let options = Options { plugins, cache: None, mode, grace_period, webhooks: None, election, stand_ins };
     let host = Host::new(options, &api.cluster).expect("there is a host");
     let counters = Counters::default();
     let plugin = PluginName::new("apples").expect("it is a name");

@@ -167,9 +167,11 @@ mod tests {
     fn only_files_that_ask_send_writes() {
         let (src, mut files) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), BTreeSet::new());
         writing(&src, &src, &mut files);
-        // `pilothouse dev` applies the manifests that its user names, to a server of its own.
+        // `pilothouse dev` applies the manifests that its user names, to a server of its own. The election writes the Lease by which this
+        // process may act.
         let asking = [
             "cli/manifests.rs",
+            "election.rs",
             "webhook/certificate.rs",
             "writer/client.rs",
             "writer/configuration.rs",

@@ -697,6 +697,8 @@ async fn the_index_links_to_what_there_is() {
             "/debug/informers?format=json",
             "/debug/plugins",
             "/debug/plugins?format=json",
+            "/debug/webhooks",
+            "/debug/webhooks?format=json",
         ]
     );
     for link in links {

@@ -90,7 +90,8 @@ async fn a_host_that_cannot_renew_acts_no_more_and_begins_again_once_its_calls_a
     let host = Host::start(&api, "only", 1);
     soon("it acts", host.acting.allowed()).await;
     host.calls.under_way.store(true, Ordering::Relaxed);
-    let refused = Rule::new(Fault::Status(Answer::code(500))).on(Requests::to("leases", &[Verb::Update]));
+    let refused =
+        Rule::new(Fault::Status(Answer::code(500))).on(Requests::to("leases.coordination.k8s.io", &[Verb::Update]));
     let refused = api.server.faults().add(refused).unwrap();
     soon("it acts no more", host.acting.ended()).await;
     comes_true("it says why", || host.leadership.describe().is_err_and(|text| text.contains("read or taken"))).await;

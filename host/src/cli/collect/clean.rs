@@ -145,7 +145,7 @@ struct Redacted(HashMap<String, usize>);
 impl Redacted {
     fn redact(&mut self, secret: &mut Value) {
         for member in ["data", "stringData"] {
-            let Some(values) = secret[member].as_object_mut() else { continue };
+            let Some(values) = secret.get_mut(member).and_then(Value::as_object_mut) else { continue };
             for (key, value) in values {
                 let count = self.0.len() + 1;
                 let number = *self.0.entry(value.as_str().unwrap_or_default().to_owned()).or_insert(count);

@@ -427,7 +427,8 @@ fn reason(error: &hyper_util::client::legacy::Error) -> String {
 fn of_tls(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(error) = error else {
         return match error {
-            rustls::Error::InvalidMessage(_) => "tls: first record does not look like a TLS handshake".to_owned(),
+            // What does not speak TLS nearly always speaks HTTP.
+            rustls::Error::InvalidMessage(_) => "http: server gave HTTP response to HTTPS client".to_owned(),
             error => format!("tls: {error}"),
         };
     };

@@ -6,7 +6,7 @@ use std::{io, net::Ipv4Addr, sync::Arc};
 
 use anyhow::{Context, Result};
 use k8s_openapi::ByteString;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -86,6 +86,8 @@ impl Drop for Reviewer {
 /// Returns what serves TLS with a new certificate for `name`, and the CA bundle of its authority.
 pub(crate) fn certificate(name: &str) -> Result<(TlsAcceptor, Value)> {
     let mut authority = CertificateParams::new(Vec::new())?;
+    // Go says more about an authority that is not the issuer and has its name.
+    authority.distinguished_name.push(DnType::CommonName, format!("the authority of {name}"));
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate()?;
     let ca = serde_json::to_value(ByteString(authority.self_signed(&key)?.pem().into_bytes()))?;

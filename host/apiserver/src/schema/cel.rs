@@ -14,7 +14,7 @@ use chrono::DateTime;
 use kube_cel::{
     KubeCelExt,
     cel::{
-        Context, Program,
+        Context, ExecutionError, Program,
         objects::{Key, Map, OptionalValue, Value as CelValue},
     },
 };
@@ -175,6 +175,7 @@ impl Expression {
         match self.0.execute(&context) {
             Ok(CelValue::Bool(holds)) => Ok(holds),
             Ok(_) => Err("the result is not a boolean".to_owned()),
+            Err(ExecutionError::NoSuchKey(key)) => Err(format!("no such key: {key}")),
             Err(error) => Err(error.to_string()),
         }
     }

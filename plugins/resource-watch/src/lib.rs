@@ -64,20 +64,24 @@ fn type_meta(selected: &Selected) -> TypeMeta {
 
 /// Returns what the host caches: no more than metadata, because only the keys are read.
 fn watch_of(selected: &Selected) -> Watch<Dynamic> {
-    let watch = Watch::to(type_meta(selected)).namespaces(&selected.namespaces).metadata_only();
+    let watch = Watch::to(type_meta(selected)).namespaces(namespaces(selected)).metadata_only();
     match &selected.labels {
         Some(labels) => watch.labels(labels),
         None => watch,
     }
 }
 
+/// Returns the namespaces in the order of their names, and each once.
+fn namespaces(selected: &Selected) -> BTreeSet<&String> {
+    selected.namespaces.iter().collect()
+}
+
 /// Counts the objects, and lists the first.
 fn count(ctx: &Context, selected: &Selected, most: u32) -> Result<Counted, cache::Error> {
-    // In the order of the names, and each once.
-    let namespaces: BTreeSet<Option<&String>> = match selected.namespaces.as_slice() {
-        [] => BTreeSet::from([None]),
-        some => some.iter().map(Some).collect(),
-    };
+    let mut namespaces: Vec<Option<&String>> = namespaces(selected).into_iter().map(Some).collect();
+    if namespaces.is_empty() {
+        namespaces.push(None);
+    }
     let (mut count, mut objects) = (0, Vec::new());
     for namespace in namespaces {
         let mut list = ctx.cache().list_dynamic(type_meta(selected));

@@ -10,9 +10,9 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! 1. `yaml`: administrators' files. [`name`]: plugins' names. [`allocator`]: returns memory to the system. `prompt`:
-//!    priorities of threads. `acting`: whether this process may act. `connections`: connections of servers. `metrics`:
-//!    families of samples. `clock`: the time of day.
+//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `metrics`, `clock`: administrators' files,
+//!    plugins' names, memory that returns to the system, priorities of threads, whether this process may act,
+//!    connections of servers, families of samples, the time of day
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
 //! 4. [`election`]: which of several hosts acts

@@ -243,7 +243,7 @@ fn update_fills_an_empty_then_with_what_has_happened() {
     ] {
         assert!(filled.contains(part), "{part}:\n{filled}");
     }
-    let wrong = filled.replace("color: red", "color: green");
+    let wrong = filled.replace("available: 1", "available: 7");
     fs::write(&file, &wrong).expect("a file");
     let (code, said) = test_in(dir.path(), "plugins/myapple.wasm", &["a.yaml"]);
     assert_eq!(code, 1, "{said}");

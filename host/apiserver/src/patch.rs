@@ -11,7 +11,7 @@
 mod list;
 mod strategic;
 
-use json_patch::{PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
+use json_patch::{PatchErrorKind, PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
 use serde_json::Value;
 pub use strategic::strategic;
 
@@ -61,8 +61,14 @@ pub fn json(current: &Value, patch: &Value, _schema: &Schema) -> Result<Value, E
     let mut copied = 0;
     for operation in operations {
         let operation = prepare(operation, &object, &mut copied)?;
-        json_patch::patch_unsafe(&mut object, std::slice::from_ref(&operation))
-            .map_err(|error| Error::Unprocessable(error.to_string()))?;
+        json_patch::patch_unsafe(&mut object, std::slice::from_ref(&operation)).map_err(|error| {
+            match (&error.kind, &operation) {
+                (PatchErrorKind::TestFailed, PatchOperation::Test(test)) => {
+                    Error::Unprocessable(format!("testing value {} failed: test failed", test.path))
+                }
+                _ => Error::Unprocessable(error.to_string()),
+            }
+        })?;
     }
     Ok(object)
 }

@@ -36,6 +36,9 @@ async fn reconcile_and_review(scene: &mut Scene, file: &str) -> Result<()> {
             Ok(_) => bail!("nobody denied it"),
             Err(error) => {
                 ensure!(format!("{error:#}").contains("denied is denied"), "{error:#}");
+                // The other configuration comes into force on its own.
+                let labels = create(scene, "allowed", "allow", true).await?.metadata.labels;
+                ensure!(labels.is_some_and(|labels| labels.contains_key("mutated")), "nobody changed it");
                 Ok(())
             }
         })

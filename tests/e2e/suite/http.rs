@@ -200,7 +200,7 @@ pub(crate) async fn invariant_7_requests_to_a_server_end_when_its_grant_is_withd
     gala.status_is("refused", |status| is(status, "NotGranted", 1)).await?;
     // No request is under way: a call waits for the end of its own.
     let before = far.connections();
-    gala.set(json!({"color": "green"})).await?;
+    gala.set(json!({"color": "red"})).await?;
     gala.status_is("refused again", |status| is(status, "NotGranted", 2)).await?;
     ensure!(far.connections() == before, "{} connections arrived, and {before} before", far.connections());
     Ok(())

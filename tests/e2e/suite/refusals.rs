@@ -130,7 +130,11 @@ pub(crate) async fn what_a_webhook_answers_reaches_the_client_in_the_words_of_ku
         "patch" => Answer::Response(json!({"allowed": true, "patch": "W10=", "patchType": "JSONPatch"})),
         "patch-type" => Answer::Response(json!({"allowed": true, "patchType": "JSONPatch"})),
         "untyped" => Answer::Response(json!({"allowed": true, "patch": "W10="})),
-        "merge" => Answer::Response(json!({"allowed": true, "patch": "e30=", "patchType": "MergePatch"})),
+        // [{"op":"add","path":"/data","value":{}}]
+        "merge" => Answer::Response(json!({
+            "allowed": true, "patchType": "MergePatch",
+            "patch": "W3sib3AiOiJhZGQiLCJwYXRoIjoiL2RhdGEiLCJ2YWx1ZSI6e319XQ==",
+        })),
         // `{`
         "garbled" => Answer::Response(json!({"allowed": true, "patch": "ew==", "patchType": "JSONPatch"})),
         // [{"op":"test","path":"/metadata/name","value":"other"}]
@@ -198,13 +202,19 @@ pub(crate) async fn what_a_webhook_answers_reaches_the_client_in_the_words_of_ku
         ];
         let invalid = |why: &str| format!("{INVALID}{why}");
         if mutating {
+            let call = INVALID.replace("received invalid webhook response: ", "");
             let undecodable = INVALID.replace("invalid webhook response", "undecodable patch in webhook response");
             rows.extend([
                 ("untyped", 500, internal, invalid("webhook returned response.patch but not response.patchType")),
                 ("patch-type", 500, internal, invalid("webhook returned response.patchType but not response.patch")),
-                ("merge", 500, internal, invalid("unsupported patch type \"MergePatch\"")),
+                ("merge", 500, internal, format!("{call}unsupported patch type \"MergePatch\"")),
                 ("garbled", 500, internal, format!("{undecodable}unexpected end of JSON input")),
-                ("unfit", 500, internal, "Internal error occurred: testing value /metadata/name failed".to_owned()),
+                (
+                    "unfit",
+                    500,
+                    internal,
+                    "Internal error occurred: testing value /metadata/name failed: test failed".to_owned(),
+                ),
                 ("patch", 201, "", String::new()),
             ]);
         } else {

@@ -21,6 +21,9 @@ pub(super) const GROUP: &str = "admissionregistration.k8s.io";
 /// Upper bound for the match conditions of a webhook, as in kube-apiserver.
 const CONDITIONS: usize = 64;
 
+/// What a match condition may name, as in kube-apiserver.
+const VARIABLES: [&str; 4] = ["object", "oldObject", "request", "authorizer"];
+
 fn texts(value: &Value) -> Vec<String> {
     array(value).iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
 }
@@ -73,7 +76,7 @@ fn hook(hook: &Value) -> Option<Hook> {
     });
     let conditions = array(&hook["matchConditions"]).iter().map(|condition| {
         let text = condition["expression"].as_str().unwrap_or_default();
-        Some(Condition { expression: Expression::compile(text).ok()?, text: text.to_owned() })
+        Some(Condition { expression: Expression::compile(text, &VARIABLES).ok()?, text: text.to_owned() })
     });
     Some(Hook {
         name: hook["name"].as_str().unwrap_or_default().to_owned(),
@@ -252,7 +255,7 @@ fn validate_conditions(conditions: &Value, at: &str, causes: &mut Vec<Cause>) {
         }
         if expression.trim().is_empty() {
             causes.push(Cause::required(&format!("{at}.expression"), ""));
-        } else if let Err(why) = Expression::compile(expression) {
+        } else if let Err(why) = Expression::compile(expression, &VARIABLES) {
             let why = format!("compilation failed: {why}");
             causes.push(Cause::invalid(&format!("{at}.expression"), &expression.into(), &why));
         }

@@ -136,7 +136,13 @@ pub(super) async fn ask(
         None => None,
         Some(patch) => {
             let patch = BASE64.decode(patch).map_err(|error| undecodable(error.to_string()))?;
-            Some(body::json(&patch).map_err(undecodable)?.value)
+            let patch = body::json(&patch).map_err(undecodable)?.value;
+            match answer.patch_type {
+                Some(kind) if kind != "JSONPatch" => {
+                    return Err(Failure::Call(format!("unsupported patch type \"{kind}\"")));
+                }
+                _ => Some(patch),
+            }
         }
     };
     Ok(Verdict { warnings: answer.warnings.unwrap_or_default(), denied, patch })
@@ -160,9 +166,6 @@ fn verify(review: Review, uid: &str, mutating: bool) -> std::result::Result<Answ
         (true, true, None) => Err("webhook returned response.patch but not response.patchType".to_owned()),
         (true, false, Some(_)) => Err("webhook returned response.patchType but not response.patch".to_owned()),
         (true, true, Some("")) => Err("webhook returned invalid response.patchType of \"\"".to_owned()),
-        (true, true, Some(kind)) if kind != "JSONPatch" && answer.allowed => {
-            Err(format!("unsupported patch type \"{kind}\""))
-        }
         _ => Ok(answer),
     }
 }

@@ -155,12 +155,29 @@ pub(super) fn compile(text: &str) -> Result<Program, String> {
 pub(crate) struct Expression(Program);
 
 impl Expression {
-    /// Compiles an expression.
+    /// Compiles an expression that may name `variables`.
     ///
     /// # Errors
-    /// The syntax is wrong, or the expression is too long or too deep.
-    pub(crate) fn compile(text: &str) -> Result<Self, String> {
-        compile(text).map(Expression)
+    /// The syntax is wrong, the expression is too long or too deep, it names something else first, or it is no
+    /// condition whatever the variables are.
+    pub(crate) fn compile(text: &str, variables: &[&str]) -> Result<Self, String> {
+        let expression = Expression(compile(text)?);
+        let nothing: Vec<(&str, &Value)> = variables.iter().map(|name| (*name, &Value::Null)).collect();
+        match apart(|| expression.execute(&nothing)) {
+            Some(Err(ExecutionError::UndeclaredReference(name))) => {
+                Err(format!("undeclared reference to '{name}' (in container '')"))
+            }
+            Some(Ok(CelValue::Bool(_)) | Err(_)) | None => Ok(expression),
+            Some(Ok(_)) => Err("must evaluate to bool".to_owned()),
+        }
+    }
+
+    fn execute(&self, variables: &[(&str, &Value)]) -> Result<CelValue, ExecutionError> {
+        let mut context = BASE.new_inner_scope();
+        for (name, value) in variables {
+            context.add_variable_from_value(*name, dynamic(value));
+        }
+        self.0.execute(&context)
     }
 
     /// Evaluates the expression. Call it [`apart`].
@@ -168,11 +185,7 @@ impl Expression {
     /// # Errors
     /// The evaluation fails, for example at a missing field, or the result is not a boolean.
     pub(crate) fn holds(&self, variables: &[(&str, &Value)]) -> Result<bool, String> {
-        let mut context = BASE.new_inner_scope();
-        for (name, value) in variables {
-            context.add_variable_from_value(*name, dynamic(value));
-        }
-        match self.0.execute(&context) {
+        match self.execute(variables) {
             Ok(CelValue::Bool(holds)) => Ok(holds),
             Ok(_) => Err("the result is not a boolean".to_owned()),
             Err(ExecutionError::NoSuchKey(key)) => Err(format!("no such key: {key}")),

@@ -110,7 +110,14 @@ const GROUPS: &[(&str, &str, &[Row])] = &[
             ("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &[], CLUSTER | GENERATION),
         ],
     ),
-    ("authentication.k8s.io", "v1", &[("selfsubjectreviews", "SelfSubjectReview", &[], CLUSTER | REVIEW)]),
+    (
+        "authentication.k8s.io",
+        "v1",
+        &[
+            ("selfsubjectreviews", "SelfSubjectReview", &[], CLUSTER | REVIEW),
+            ("tokenreviews", "TokenReview", &[], CLUSTER | REVIEW),
+        ],
+    ),
 ];
 
 /// Field selectors of kube-apiserver's built-in kinds, besides `metadata.name` and `metadata.namespace`.

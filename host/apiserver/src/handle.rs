@@ -34,6 +34,7 @@ use crate::{
     rest::{Answer, Call, Part, create, delete, delete::Options, eviction, get, list, patch, update},
     server::Server,
     status::{Result, Status},
+    tokens,
     watch::{Watch, no_streaming_lists},
 };
 
@@ -251,6 +252,7 @@ impl ResourceRequest<'_> {
         match self.part {
             Part::Eviction => return self.evict(body, form).await,
             Part::Log => return self.log(),
+            Part::Token => return self.token(body, form).await,
             Part::Object | Part::Status | Part::Scale | Part::Finalize => {}
         }
         match (method, collection) {
@@ -305,6 +307,15 @@ impl ResourceRequest<'_> {
         let mut call = self.call("CreateOptions")?;
         let answer = eviction::evict(&mut call, &eviction, self.params).await;
         Ok(self.written(answer, form, &call.warnings).await)
+    }
+
+    async fn token(&self, body: &[u8], form: Form) -> Result<Response<Body>> {
+        if self.head.method != Method::POST {
+            return Err(Status::method_not_allowed());
+        }
+        let request = body::decode(&self.head.headers, body, "TokenRequest")?.value;
+        let call = self.call("CreateOptions")?;
+        self.answer(tokens::request(&call, &request)?, form, &[]).await
     }
 
     fn log(&self) -> Result<Response<Body>> {

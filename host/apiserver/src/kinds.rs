@@ -322,17 +322,3 @@ pub(crate) fn namespace_content(namespace: &str) -> [(&'static str, Value); 2] {
     set_meta(&mut bundle, "annotations", json!({"kubernetes.io/description": description}));
     [("serviceaccounts", account), ("configmaps", bundle)]
 }
-
-/// Returns the answer to a review. Every client may do everything.
-pub(crate) fn review(resource: &Resource, mut object: Value) -> Value {
-    object["status"] = match resource.plural.as_str() {
-        "selfsubjectrulesreviews" => json!({
-            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-            "incomplete": false,
-        }),
-        "selfsubjectreviews" => json!({"userInfo": admission::user()}),
-        _ => json!({"allowed": true}),
-    };
-    object
-}

@@ -1,8 +1,8 @@
 //! A Kubernetes API server in memory. `pilothouse dev` starts it if there is no cluster, and most tests use it.
 //!
 //! It serves `kubectl` and client libraries over HTTP like kube-apiserver: discovery, OpenAPI, lists, watches, all four
-//! patches, custom resources, finalizers and garbage collection. It has no authentication and no controllers other than
-//! garbage collection. It calls admission and conversion webhooks over HTTPS. Its data is never on disk and ends with
+//! patches, custom resources, finalizers and garbage collection. It has no controllers other than garbage
+//! collection. It asks nobody who they are and lets everybody do everything, but answers reviews of tokens and rights. It calls admission and conversion webhooks over HTTPS. Its data is never on disk and ends with
 //! the [`Server`] value.
 //!
 //! ```text
@@ -51,15 +51,18 @@ mod object;
 mod openapi;
 mod present;
 mod protobuf;
+mod rbac;
 mod request;
 mod resources;
 mod rest;
+mod review;
 mod selector;
 mod serve;
 mod server;
 mod status;
 mod storage;
 mod table;
+mod tokens;
 mod watch;
 mod webhook;
 

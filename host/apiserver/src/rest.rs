@@ -51,6 +51,8 @@ pub(crate) enum Part {
     Eviction,
     /// The log of a Pod.
     Log,
+    /// A new token of a service account.
+    Token,
 }
 
 impl Part {
@@ -61,6 +63,7 @@ impl Part {
             "scale" if resource.scale.is_some() => Some(Part::Scale),
             "eviction" if kinds::is_pod(resource) => Some(Part::Eviction),
             "log" if kinds::is_pod(resource) => Some(Part::Log),
+            "token" if resource.plural == "serviceaccounts" && resource.group.is_empty() => Some(Part::Token),
             "finalize" if resource.plural == "namespaces" && resource.group.is_empty() => Some(Part::Finalize),
             _ => None,
         }
@@ -75,6 +78,7 @@ impl Part {
             Part::Finalize => Some("finalize".to_owned()),
             Part::Eviction => Some("eviction".to_owned()),
             Part::Log => Some("log".to_owned()),
+            Part::Token => Some("token".to_owned()),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     object::{Object, is_deleting, name, set_meta, timestamp},
     resources::{Defined, GroupResource, Registry, Resource},
     storage::{Refused, Saved, Store},
+    tokens::Tokens,
     webhook::Caller,
 };
 
@@ -33,6 +34,7 @@ pub struct Server {
     pub(crate) webhooks: Webhooks,
     pub(crate) caller: Caller,
     pub(crate) draws: Draws,
+    pub(crate) tokens: Tokens,
     clock: Clock,
     registry: RwLock<Arc<Registry>>,
     /// Wakes when the registry changes.
@@ -136,6 +138,7 @@ impl Server {
             webhooks: Webhooks::default(),
             caller: Caller::default(),
             draws: Draws::default(),
+            tokens: Tokens::default(),
             clock,
             registry: RwLock::new(registry),
             redefined: watch::Sender::new(()),

@@ -92,6 +92,19 @@ pub(super) fn of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
         ("authorization.k8s.io/v1", "SelfSubjectRulesReview") => {
             &[(1, "metadata", META), (2, "spec", Message(&[(1, "namespace", Text)])), (3, "status", Message(&[]))]
         }
+        ("authentication.k8s.io/v1", "TokenRequest") => &[
+            (1, "metadata", META),
+            (
+                2,
+                "spec",
+                Message(&[
+                    (1, "audiences", Texts),
+                    (3, "boundObjectRef", Message(BOUND_OBJECT)),
+                    (4, "expirationSeconds", NumberPointer),
+                ]),
+            ),
+            (3, "status", Message(&[])),
+        ],
         ("authentication.k8s.io/v1", "SelfSubjectReview") => {
             &[(1, "metadata", META), (2, "status", Message(&[(1, "userInfo", Message(&[]))]))]
         }
@@ -146,6 +159,8 @@ const OBJECT_REFERENCE: &[Field] = &[
     (6, "resourceVersion", Text),
     (7, "fieldPath", Text),
 ];
+
+const BOUND_OBJECT: &[Field] = &[(1, "kind", Text), (2, "apiVersion", Text), (3, "name", Text), (4, "uid", Text)];
 
 const LABEL_SELECTOR: &[Field] = &[
     (1, "matchLabels", Map(&Text)),

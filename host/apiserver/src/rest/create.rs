@@ -10,6 +10,7 @@ use crate::{
     convert, kinds, managed,
     object::{self, Key, copy_meta, meta_str, remove_meta, set_meta},
     resources::Purpose,
+    review,
     status::{Result, Status},
     storage::Refused,
 };
@@ -27,7 +28,8 @@ pub(crate) async fn create(call: &mut Call<'_>, body: Decoded) -> Result<Answer>
     check_kind(call, &mut value)?;
     check_fields(call, &mut value, &duplicates)?;
     if call.resource.purpose == Purpose::Review {
-        return Ok(Answer::Made(StatusCode::CREATED, kinds::review(call.resource, value)));
+        let answer = review::answer(call.server, call.resource, &call.key.namespace, value);
+        return Ok(Answer::Made(StatusCode::CREATED, answer));
     }
     place(call, &mut value)?;
     if !meta_str(&value, "resourceVersion").is_empty() {

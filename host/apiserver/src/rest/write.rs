@@ -178,7 +178,7 @@ fn split(call: &Call<'_>, old: &Value, wanted: Value) -> Value {
             new
         }
         // No update and no patch reaches them.
-        Part::Eviction | Part::Log => old.clone(),
+        Part::Eviction | Part::Log | Part::Token => old.clone(),
     }
 }
 

@@ -13,6 +13,7 @@ mod garbage;
 mod hostile;
 mod lists;
 mod patches;
+mod reviews;
 mod snapshots;
 mod watches;
 mod webhook;

@@ -6,6 +6,7 @@
 //! ```text
 //! kubeconfig │ service account ─► credentials ─► Cluster ─► discovery: TypeMeta → Endpoint
 //!                                              ├──────► request: list, watch, get, create, patch, delete
+//!                                              ├──────► review: who a token belongs to, what a user may do
 //!                                              └──────► gate: limits and orders the requests of plugins
 //! ```
 
@@ -19,6 +20,7 @@ mod http2;
 mod kubeconfig;
 pub(crate) mod metrics;
 mod request;
+mod review;
 
 use std::sync::Arc;
 

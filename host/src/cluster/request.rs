@@ -447,7 +447,7 @@ impl Cluster {
     }
 
     /// Sends without a permit, and collects the whole answer.
-    async fn call_at_once(&self, request: Request<Bytes>, most: usize) -> Result<Bytes, Error> {
+    pub(super) async fn call_at_once(&self, request: Request<Bytes>, most: usize) -> Result<Bytes, Error> {
         let cluster = self.clone();
         self.on_io(async move { in_time(cluster.whole(request, most)).await }).await
     }
@@ -537,7 +537,12 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-fn build(method: Method, path: &str, content_type: Option<&'static str>, body: Bytes) -> Result<Request<Bytes>, Error> {
+pub(super) fn build(
+    method: Method,
+    path: &str,
+    content_type: Option<&'static str>,
+    body: Bytes,
+) -> Result<Request<Bytes>, Error> {
     let mut request = Request::new(body);
     *request.method_mut() = method;
     // Every segment and value is escaped, so only the length can be invalid.

@@ -6,14 +6,18 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReviewSpec};
 use pilothouse_apiserver::faults::{Answer, Delay, Fault, Requests, Rule, Verb};
 use pilothouse_core::{
     key::{Key, TypeMeta},
     permits::Usage,
 };
 
-use super::Cluster;
-use crate::testing::{Api, apple, apples, comes_true, config_map, soon};
+use super::{Cluster, Error};
+use crate::{
+    acting::Acting,
+    testing::{Api, apple, apples, comes_true, config_map, soon},
+};
 
 fn config_maps() -> TypeMeta {
     TypeMeta::new("v1", "ConfigMap")
@@ -123,4 +127,25 @@ async fn a_kind_that_comes_back_under_another_path_is_found_by_a_request() {
         assert!(plugin.get(&my_apples, Some("default"), "fuji").await.unwrap_err().is_not_found());
     }
     assert_eq!(api.server.faults().hits(looks), Some(0));
+}
+
+#[tokio::test]
+async fn a_standby_may_ask_who_a_token_belongs_to_and_what_its_user_may_do() {
+    let api = Api::start().await;
+    let standby = api.cluster.clone().fenced(Acting::new(false));
+    let status = standby.review_token("made-up").await.unwrap();
+    assert_eq!((status.authenticated, status.error.as_deref()), (None, Some("invalid bearer token")));
+    let attributes = NonResourceAttributes { path: Some("/metrics".to_owned()), verb: Some("get".to_owned()) };
+    for (group, allowed) in [("system:masters", true), ("system:authenticated", false)] {
+        let spec = SubjectAccessReviewSpec {
+            user: Some("ana".to_owned()),
+            groups: Some(vec![group.to_owned()]),
+            non_resource_attributes: Some(attributes.clone()),
+            ..SubjectAccessReviewSpec::default()
+        };
+        assert_eq!(standby.review_access(spec).await.unwrap().allowed, allowed);
+    }
+    let body = config_map("a").to_string().into_bytes();
+    let written = standby.create(&config_maps(), Some("default"), body, "test").await;
+    assert!(written.is_err_and(|error| matches!(error, Error::NotActing)));
 }

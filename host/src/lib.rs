@@ -10,9 +10,9 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `metrics`, `clock`: administrators' files,
+//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `tls`, `metrics`, `clock`: administrators' files,
 //!    plugins' names, memory that returns to the system, priorities of threads, whether this process may act,
-//!    connections of servers, families of samples, the time of day
+//!    connections of servers, their certificates, families of samples, the time of day
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
 //! 4. [`election`]: which of several hosts acts
@@ -23,7 +23,7 @@
 //! 9. [`plugin`]: files to revisions
 //! 10. `dispatch`: keys to calls, outcomes to writes
 //! 11. [`webhook`]: the HTTPS server that the API server calls
-//! 12. `admin`: the HTTP server for health, metrics and figures
+//! 12. `admin`: the servers of probes, metrics and figures, and who may use them
 //! 13. [`app`]: the parts put together
 //! 14. [`cli`]: the commands
 //!
@@ -53,6 +53,8 @@ mod prompt;
 mod references;
 #[cfg(test)]
 mod testing;
+#[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
+mod tls;
 pub mod wasm;
 pub mod webhook;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]

@@ -17,7 +17,6 @@
 
 mod board;
 mod certificate;
-mod expiry;
 mod keeper;
 mod metrics;
 mod review;
@@ -29,16 +28,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::board::Board;
-pub use self::{
-    board::WebhookRow,
-    certificate::{CertificateError, Certificates},
-    metrics::LastFailure,
-};
+pub use self::{board::WebhookRow, certificate::Certificates, metrics::LastFailure};
 use self::{keeper::Keeper, server::Answering};
-pub use crate::writer::Address;
 use crate::{
     acting::Acting, cluster::Cluster, dispatch::Dispatch, informer::Informers, plugin::Statuses, writer::Endpoint,
 };
+pub use crate::{tls::CertificateError, writer::Address};
 
 /// The settings of a host that serves webhooks.
 #[derive(Debug)]

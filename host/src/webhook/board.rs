@@ -8,14 +8,12 @@ use pilothouse_core::manifest::{MAX_REVIEW, Webhook, WebhookRule, WebhookType, n
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{
-    certificate::Serving,
-    metrics::{self, Counters, LastFailure},
-};
+use super::metrics::{self, Counters, LastFailure};
 use crate::{
     dispatch::{Dispatch, Reviewing, UNSERVED},
     metrics::Registry,
     name::PluginName,
+    tls::Serving,
 };
 
 /// Says that the keeper has not come to a webhook yet.

@@ -12,40 +12,26 @@
 //! The key of a self-made authority is dropped once it has signed one certificate.
 
 use std::{
-    fmt, fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
-use arc_swap::ArcSwapOption;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use jiff::{Span, Timestamp, tz::TimeZone};
+use jiff::Timestamp;
 use pilothouse_core::key::TypeMeta;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-};
-use rustls::{
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
-};
+use rustls::sign::CertifiedKey;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::expiry::expiry;
 use crate::{
     acting::Acting,
     cluster::{Cluster, WriteOptions},
+    tls::{CertificateError, LOOK, LOOK_AT_FILES, Pair, RENEW_AFTER, Serving, certificates},
     writer::Endpoint,
 };
-
-/// Life of a self-made certificate, in days.
-const DAYS: i64 = 90;
-
-/// Age at which a self-made certificate is replaced.
-const RENEW_AFTER: Duration = Duration::from_secs(60 * 24 * 3600);
 
 /// How long the API server trusts a self-made authority before its certificate is served. Other hosts look at the
 /// Secret several times.
@@ -58,11 +44,8 @@ const SETTLE_FILES: Duration = Duration::from_secs(3);
 /// How long a new certificate waits until the configurations have its authority.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(60);
 
-/// Interval between two looks at files.
-const LOOK_AT_FILES: Duration = Duration::from_secs(2);
-
-/// Interval between two looks at self-made certificates.
-const LOOK: Duration = Duration::from_secs(60);
+/// The server's name in errors.
+const SERVER: &str = "webhooks";
 
 /// The field manager of the Secret.
 const MANAGER: &str = "pilothouse";
@@ -91,117 +74,35 @@ pub enum Certificates {
     },
 }
 
-/// Why certificates cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
-    /// A file cannot be read.
-    #[error("cannot read {}", .0.display())]
-    Read(PathBuf, #[source] io::Error),
-    /// It is not a certificate, or not a key, or the two do not fit together.
-    #[error("{what} cannot be used")]
-    Invalid {
-        /// Which.
-        what: String,
-        /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// A certificate cannot be made.
-    #[error("cannot make a certificate")]
-    Make(#[from] rcgen::Error),
-}
-
-/// The certificate that is served.
-#[derive(Default)]
-pub(super) struct Serving(ArcSwapOption<CertifiedKey>);
-
-impl Serving {
-    fn serve(&self, key: CertifiedKey) {
-        self.0.store(Some(Arc::new(key)));
-    }
-
-    /// Returns when the first certificate of the chain ends. `None` if none is served.
-    pub(super) fn expires(&self) -> Option<Timestamp> {
-        self.0.load().as_ref()?.cert.iter().filter_map(|certificate| expiry(certificate)).min()
-    }
-}
-
-impl ResolvesServerCert for Serving {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.load_full()
-    }
-}
-
-impl fmt::Debug for Serving {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").finish_non_exhaustive()
-    }
-}
-
-/// A certificate, its key, and its authorities, all in PEM.
+/// A certificate with its key, and its authorities in PEM.
 #[derive(Clone, PartialEq, Eq)]
 struct Keys {
-    certificate: String,
-    key: String,
+    pair: Pair,
     authorities: String,
 }
 
 impl Keys {
     /// Reads the three files. They may be replaced meanwhile, so they may not fit together.
     fn read(certificate: &Path, key: &Path, authorities: &Path) -> Result<Self, CertificateError> {
-        let read =
-            |path: &Path| fs::read_to_string(path).map_err(|error| CertificateError::Read(path.to_owned(), error));
-        Ok(Self { certificate: read(certificate)?, key: read(key)?, authorities: read(authorities)? })
+        let pair = Pair::read(certificate, key)?;
+        let authorities =
+            fs::read_to_string(authorities).map_err(|error| CertificateError::Read(authorities.to_owned(), error))?;
+        Ok(Self { pair, authorities })
     }
 
     /// Makes an authority, and a certificate of it for these hosts.
     fn make(hosts: &[String], now: Timestamp) -> Result<Self, CertificateError> {
-        let date = |days: i64| {
-            let then = now.checked_add(Span::new().hours(days * 24)).unwrap_or(now);
-            let date = then.to_zoned(TimeZone::UTC).date();
-            let [month, day] = [date.month(), date.day()].map(|part| u8::try_from(part).unwrap_or(1));
-            rcgen::date_time_ymd(date.year().into(), month, day)
-        };
-        let params = |hosts: &[String]| -> Result<CertificateParams, rcgen::Error> {
-            let mut params = CertificateParams::new(hosts)?;
-            // Clocks differ.
-            (params.not_before, params.not_after) = (date(-1), date(DAYS));
-            Ok(params)
-        };
-        let mut authority = params(&[])?;
-        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        authority.distinguished_name.push(DnType::CommonName, "pilothouse webhooks");
-        let authority_key = KeyPair::generate()?;
-        let authorities = authority.self_signed(&authority_key)?.pem();
-        let issuer = Issuer::new(authority, authority_key);
-        let mut leaf = params(hosts)?;
-        leaf.distinguished_name.push(DnType::CommonName, "pilothouse");
-        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        leaf.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let certificate = leaf.signed_by(&key, &issuer)?.pem();
-        Ok(Self { certificate, key: key.serialize_pem(), authorities })
+        let (pair, authorities) = Pair::make(hosts, "pilothouse webhooks", now)?;
+        Ok(Self { pair, authorities })
     }
 
     fn certified(&self) -> Result<CertifiedKey, CertificateError> {
-        let invalid = |what: &str, source: Box<dyn std::error::Error + Send + Sync>| CertificateError::Invalid {
-            what: what.to_owned(),
-            source,
-        };
-        let chain = certificates(&self.certificate).map_err(|error| invalid("the certificate of webhooks", error))?;
-        certificates(&self.authorities)
-            .map_err(|error| invalid("the authority of the webhooks' certificate", error))?;
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())
-            .map_err(|error| invalid("the key of the webhooks' certificate", error.into()))?;
-        CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
-            .map_err(|error| invalid("the certificate of webhooks, with its key,", error.into()))
+        let key = self.pair.certified(SERVER)?;
+        certificates(&self.authorities).map_err(|error| {
+            CertificateError::invalid(format!("the authority of the certificate of {SERVER}"), error)
+        })?;
+        Ok(key)
     }
-}
-
-fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Box<dyn std::error::Error + Send + Sync>> {
-    let all: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>()?;
-    if all.is_empty() { Err("it has no CERTIFICATE in PEM".into()) } else { Ok(all) }
 }
 
 /// Joins PEM texts, each once.
@@ -439,8 +340,7 @@ impl Stored {
         let time = |name: &str| Timestamp::from_second(state[name].as_i64()?).ok();
         let keys = |prefix: &str| {
             Some(Keys {
-                certificate: text(&format!("{prefix}tls.crt"))?,
-                key: text(&format!("{prefix}tls.key"))?,
+                pair: Pair { certificate: text(&format!("{prefix}tls.crt"))?, key: text(&format!("{prefix}tls.key"))? },
                 authorities: text(&format!("{prefix}authority.crt"))?,
             })
         };
@@ -457,8 +357,8 @@ impl Stored {
         let mut put = |name: String, text: &str| data.insert(name, BASE64_STANDARD.encode(text).into());
         let next = self.next.as_ref().map(|(keys, _)| ("next-", keys));
         for (prefix, keys) in [("", &self.now)].into_iter().chain(next) {
-            put(format!("{prefix}tls.crt"), &keys.certificate);
-            put(format!("{prefix}tls.key"), &keys.key);
+            put(format!("{prefix}tls.crt"), &keys.pair.certificate);
+            put(format!("{prefix}tls.key"), &keys.pair.key);
             put(format!("{prefix}authority.crt"), &keys.authorities);
         }
         put("ca.crt".to_owned(), &self.trusted);
@@ -537,25 +437,5 @@ mod tests {
             assert!(Stored::of_secret(&secret).unwrap() == stored);
         }
         assert!(Stored::of_secret(&json!({"data": {"tls.crt": "eA=="}})).is_none());
-    }
-
-    #[test]
-    fn certificate_and_key_must_fit_together() {
-        let [one, other] = [(); 2].map(|()| Keys::make(&hosts(), Timestamp::now()).unwrap());
-        assert!(one.certified().is_ok());
-        let mixed = Keys { key: other.key, ..one.clone() };
-        let error = mixed.certified().unwrap_err().to_string();
-        assert_eq!(error, "the certificate of webhooks, with its key, cannot be used");
-        let none = Keys { certificate: "text".to_owned(), ..one };
-        assert_eq!(none.certified().unwrap_err().to_string(), "the certificate of webhooks cannot be used");
-    }
-
-    #[test]
-    fn a_self_made_certificate_ends_after_ninety_days() {
-        let serving = Serving::default();
-        assert_eq!(serving.expires(), None);
-        serving.serve(Keys::make(&hosts(), at(0.0)).unwrap().certified().unwrap());
-        let day = at(90.0).to_zoned(TimeZone::UTC).date();
-        assert_eq!(serving.expires().unwrap().to_zoned(TimeZone::UTC).date(), day);
     }
 }

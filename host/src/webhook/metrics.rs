@@ -17,8 +17,10 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::certificate::Serving;
-use crate::metrics::{self, DescriptorEncoder, Registry, Series, counters, gauges, histograms};
+use crate::{
+    metrics::{self, DescriptorEncoder, Registry, Series, counters, gauges, histograms},
+    tls::Serving,
+};
 
 /// Buckets of Go's client, in seconds.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

@@ -20,20 +20,17 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
-use rustls::ServerConfig;
 use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::Instant,
 };
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::{
     Parts,
-    certificate::Serving,
     metrics::Counters,
     review::{Asked, Conversion, Invalid, allowed},
 };
@@ -42,7 +39,11 @@ use crate::{
     dispatch::{Dispatch, ReviewError, Reviewing},
     name::PluginName,
     plugin::{State, Statuses},
+    tls::{Acceptor, HANDSHAKE, Serving},
 };
+
+/// The server's name in the log.
+const SERVER: &str = "webhooks";
 
 /// Connections at once. Each API server opens one or two for each webhook.
 const CONNECTIONS: usize = 128;
@@ -50,7 +51,7 @@ const CONNECTIONS: usize = 128;
 /// Requests in flight on one connection.
 const STREAMS: u32 = 250;
 
-/// Time for the TLS handshake, for a request's head, and for its body.
+/// Time for a request's head, and for its body.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Bytes of a request's head.
@@ -84,25 +85,14 @@ pub(super) async fn serve(
     answering: Arc<Answering>,
 ) -> io::Result<()> {
     info!(address = %listener.local_addr()?, "serving webhooks");
-    let acceptor = TlsAcceptor::from(Arc::new(tls(serving)?));
-    let bounds = Bounds { server: "webhooks", connections: CONNECTIONS, drain: DRAIN, says_goodbye: true };
+    let acceptor = Acceptor::new(SERVER, serving, &[b"h2", b"http/1.1"], HANDSHAKE)?;
+    let bounds = Bounds { server: SERVER, connections: CONNECTIONS, drain: DRAIN, says_goodbye: true };
     let connection = |stream, activity| connection(acceptor.clone(), stream, stop.clone(), activity, answering.clone());
     connections::serve(listener, stop.clone().cancelled_owned(), bounds, connection).await
 }
 
-fn tls(serving: Arc<Serving>) -> io::Result<ServerConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_no_client_auth()
-        .with_cert_resolver(serving);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
-}
-
 async fn connection(
-    acceptor: TlsAcceptor,
+    acceptor: Acceptor,
     stream: TcpStream,
     stop: CancellationToken,
     activity: Activity,
@@ -110,11 +100,7 @@ async fn connection(
 ) {
     // A review is small and urgent.
     let _slower = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HEAD_WITHIN, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return debug!(%error, "a TLS handshake with the server of webhooks failed"),
-        Err(_) => return debug!("a TLS handshake with the server of webhooks took too long"),
-    };
+    let Some(stream) = acceptor.accept(stream).await else { return };
     let service = service_fn(move |request| {
         let (in_flight, answering) = (activity.begin(), answering.clone());
         async move {

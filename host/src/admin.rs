@@ -2,7 +2,7 @@
 //! does.
 //!
 //! ```text
-//! $ curl -s 'localhost:8080/readyz?verbose'
+//! $ curl -s 'localhost:8443/readyz?verbose'
 //! [+]plugin directory ok
 //! [+]informers ok
 //! [+]API server ok
@@ -13,13 +13,21 @@
 //! [+]informer stable.example.com/v1 MyApple ok
 //! ```
 //!
-//! Rooms count their figures themselves and register them for `/metrics`. The server reads the rest from a [`View`] of
-//! the host. One thing can be done through it: to end a plugin's quarantine.
+//! Rooms count their figures themselves and register them for `/metrics`. The servers read the rest from a [`View`] of
+//! the host. One thing can be done through them: to end a plugin's quarantine.
+//!
+//! - `routes`: the table of all routes, with what each needs
+//! - `pages`: what each route answers
+//! - `guard`: who may use a route, as the API server says
+//! - `server`, `connections`: the servers of metrics and of probes, and the bounds of their connections
 
 mod connections;
+mod guard;
+mod pages;
 mod plugins;
 mod process;
 mod readiness;
+mod routes;
 mod server;
 mod table;
 
@@ -28,9 +36,10 @@ use std::sync::{Arc, atomic::AtomicBool};
 pub use plugins::{PluginRow, ServingRow};
 pub(crate) use process::register;
 #[cfg(test)]
-use server::serve;
-pub use server::{State, start};
+use server::Servers;
+pub use server::{Endpoints, Metrics, State, start};
 
+pub use crate::tls::Certificates;
 use crate::{
     cluster::Cluster,
     dispatch::Dispatch,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! files ─► Source ─► Lifecycle ─► Dispatch ─► cluster
-//!                        └───────────┴──► admin: /healthz /readyz /metrics
+//!                        └───────────┴──► admin: /metrics /debug, and /healthz /readyz
 //! ```
 //!
 //! The tasks that load plugins and serve health are started and joined here. If one of them ends by itself, the process
@@ -21,7 +21,6 @@ use std::{
 use anyhow::{Context, bail};
 use pilothouse_core::key::TypeMeta;
 use tokio::{
-    net::TcpListener,
     runtime::{Handle, Runtime},
     sync::mpsc,
     task::JoinHandle,
@@ -31,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::figures::Counters;
+pub use crate::admin::{Certificates, Endpoints, Metrics};
 use crate::{
     acting::Acting,
     admin::{self, View},
@@ -134,7 +134,7 @@ fn allow_open_files() {
 }
 
 /// Returns the hostname, which is the Pod's name in a cluster. It names this process in Events.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "pilothouse".to_owned() } else { name.to_owned() }
@@ -218,16 +218,14 @@ impl Host {
     /// Runs until `stop` is ready and everything in flight is finished.
     ///
     /// # Errors
-    /// If a vital task ends by itself, or calls had to be cut off when the grace period was over.
-    pub async fn run(self, listener: TcpListener, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let address = listener.local_addr().context("the admin listener has no address")?;
-        info!(%address, "serving health and metrics");
+    /// If an endpoint cannot be served, a vital task ends by itself, or calls had to be cut off when the grace period was over.
+    pub async fn run(self, endpoints: Endpoints, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let ended = CancellationToken::new();
         let view = Arc::new(self.view.clone());
         let state =
             admin::State { registry: self.registry, readiness: view.clone(), inspect: view.clone(), control: view };
-        let mut admin = admin::start(listener, ended.clone().cancelled_owned(), state)
-            .context("cannot start the thread that serves health and metrics")?;
+        let reviews = Arc::new(self.view.cluster.clone());
+        let mut admin = admin::start(endpoints, &ended, state, reviews).context("cannot serve probes and metrics")?;
         let mut webhooks = match (&self.options.webhooks, self.webhooks) {
             (Some(options), Some(parts)) => Some(Webhooks::start(options, parts).context("cannot serve webhooks")?),
             _ => None,
@@ -256,7 +254,7 @@ impl Host {
             () = stop => None,
             _ = &mut source => Some("the task that watches plugins' files"),
             _ = &mut lifecycle => Some("the task that loads plugins"),
-            _ = &mut admin => Some("the thread that serves health and metrics"),
+            () = admin.one_ends() => Some("the thread that serves probes or metrics"),
             ended = webhook::ended(&mut webhooks) => Some(ended),
             () = ended_early(&mut election) => Some("the task that renews the Lease"),
             never = tidy(|| view.tidy(&mut freed)) => match never {},

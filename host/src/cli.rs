@@ -11,6 +11,7 @@ mod controllers;
 mod describe;
 mod dev;
 mod election;
+mod endpoints;
 mod feed;
 mod fields;
 mod inspect;

@@ -1,13 +1,13 @@
-//! The connections of the admin server.
+//! The connections of a server.
 //!
-//! Anybody who reaches the port may connect, so a connection is cheap and short. It carries one request, as kubelet's
-//! probes and scrapers connect for each.
+//! Anybody who reaches the port may connect, so a connection is cheap and short. It carries one request of HTTP/1.1, as
+//! kubelet's probes and scrapers connect for each.
 //!
 //! # Guarantees
 //! - A probe is answered even if other clients hold all connections: the newest connection is always served.
-//! - A connection ends after [`Limits::whole`], however slowly its client sends and reads.
+//! - A connection ends after [`Limits::whole`], however slowly its client sends and reads. A handshake has less time.
 
-use std::{future::Future, io, time::Duration};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::{
@@ -19,10 +19,16 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+};
 use tracing::debug;
 
-use crate::connections::{self, Activity, Bounds};
+use crate::{
+    connections::{self, Activity, Bounds},
+    tls::Acceptor,
+};
 
 /// Time that requests in flight have after the shutdown. All are answered from memory, so only slow readers need
 /// longer.
@@ -48,64 +54,106 @@ impl Limits {
         Self { connections: 64, head: Duration::from_secs(10), whole: Duration::from_secs(30) };
 }
 
-/// Serves `router` until `shutdown`. Requests in flight have [`DRAIN`] to finish.
+/// What is served to each connection.
+pub(super) struct Served {
+    /// The server's name in the log.
+    pub(super) name: &'static str,
+    pub(super) router: Router,
+    pub(super) limits: Limits,
+    /// `None` is plain.
+    pub(super) tls: Option<Acceptor>,
+}
+
+/// Serves until `shutdown`. Requests in flight have [`DRAIN`] to finish.
 ///
 /// # Errors
 /// If the listener fails for good.
 ///
 /// # Cancellation
 /// Dropping the future closes all connections.
-pub(super) async fn serve(
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-    router: Router,
-    limits: Limits,
-) -> io::Result<()> {
-    let bounds = Bounds { server: "admin", connections: limits.connections, drain: DRAIN, says_goodbye: false };
-    let connection = |stream, activity| connection(stream, router.clone(), limits, activity);
+pub(super) async fn serve(listener: TcpListener, shutdown: impl Future<Output = ()>, served: Served) -> io::Result<()> {
+    let bounds =
+        Bounds { server: served.name, connections: served.limits.connections, drain: DRAIN, says_goodbye: false };
+    let served = Arc::new(served);
+    let connection = |stream, activity| connection(stream, served.clone(), activity);
     connections::serve(listener, shutdown, bounds, connection).await
 }
 
-async fn connection(stream: TcpStream, router: Router, limits: Limits, activity: Activity) {
+async fn connection(stream: TcpStream, served: Arc<Served>, activity: Activity) {
+    let Served { name: server, router, limits, tls } = &*served;
+    let answered = async {
+        match tls {
+            None => answer(stream, router.clone(), *limits, activity).await,
+            Some(acceptor) => match acceptor.accept(stream).await {
+                Some(stream) => answer(stream, router.clone(), *limits, activity).await,
+                None => Ok(()),
+            },
+        }
+    };
+    match tokio::time::timeout(limits.whole, answered).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!(server, %error, "a connection failed"),
+        Err(_) => debug!(server, "a connection took too long"),
+    }
+}
+
+async fn answer(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    router: Router,
+    limits: Limits,
+    activity: Activity,
+) -> hyper::Result<()> {
     let (router, asked) = (TowerToHyperService::new(router), Mutex::new(None));
     let service = service_fn(move |request| {
         // The connection ends with its only request. Until then, the answer is being read.
         *asked.lock() = Some(activity.begin());
         router.call(request)
     });
-    let served = http1::Builder::new()
+    http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD)
         .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
-    match tokio::time::timeout(limits.whole, served).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => debug!(%error, "a connection to the admin server failed"),
-        Err(_) => debug!("a connection to the admin server took too long"),
-    }
+        .serve_connection(TokioIo::new(stream), service)
+        .await
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test should panic")]
 mod tests {
-    use std::{net::SocketAddr, sync::Arc};
+    use std::net::SocketAddr;
 
     use axum::routing::get;
+    use jiff::Timestamp;
+    use rustls::{ClientConfig, RootCertStore};
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         task::JoinSet,
     };
+    use tokio_rustls::TlsConnector;
 
     use super::*;
+    use crate::tls::{Pair, Serving, certificates};
 
     /// The address, and what serves it until it is dropped.
     async fn start(router: Router, limits: Limits) -> (SocketAddr, JoinSet<io::Result<()>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut server = JoinSet::new();
-        server.spawn(serve(listener, std::future::pending(), router, limits));
+        let served = Served { name: "test", router, limits, tls: None };
+        server.spawn(serve(listener, std::future::pending(), served));
         (address, server)
+    }
+
+    /// A client that trusts this authority, and offers HTTP/2 first.
+    fn trusting(authority: &str) -> TlsConnector {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificates(authority).unwrap().remove(0)).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let mut config = versions.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        TlsConnector::from(Arc::new(config))
     }
 
     fn healthy() -> Router {
@@ -194,6 +242,32 @@ mod tests {
         let mut read = Vec::new();
         let _ended = stream.read_to_end(&mut read).await;
         assert!(read.len() < 64 << 20, "the whole answer came");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_finish_its_handshake_is_cut_off_and_others_are_served() {
+        let serving = Arc::<Serving>::default();
+        let (pair, authority) = Pair::make(&["127.0.0.1".to_owned()], "test", Timestamp::now()).unwrap();
+        serving.serve(pair.certified("test").unwrap());
+        let acceptor = Acceptor::new("test", serving, &[b"http/1.1"], Duration::from_millis(500)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = Served { name: "test", router: healthy(), limits: Limits::DEFAULT, tls: Some(acceptor) };
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, std::future::pending(), served));
+
+        let silent = TcpStream::connect(address).await.unwrap();
+        let plain = half_a_request(address).await;
+        for stream in [silent, plain] {
+            tokio::time::timeout(Duration::from_secs(10), closes(stream)).await.expect("the handshake ends");
+        }
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = trusting(&authority).connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("\r\n\r\nok\n"), "{answer}");
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     }
 
     #[tokio::test]

@@ -4,18 +4,27 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
 
+use axum::{Router, body::Body};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use pilothouse_core::key::Key;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use tower::Service as _;
 
-use super::*;
+use super::{
+    guard::{
+        Guard,
+        tests::{Api, Mode},
+    },
+    routes::{ROUTES, probe_router, router},
+    *,
+};
 use crate::{
     dispatch::{
         BacklogFigures, BacklogRow, CallFailure, ControllerRow, FailingKey, GivenUp, GoneFigures, HookFailure,
@@ -79,23 +88,27 @@ struct Server {
     board: Arc<Board>,
     counter: Counter,
     rows: Arc<Rows>,
-    stop: oneshot::Sender<()>,
-    served: JoinHandle<std::io::Result<()>>,
+    stop: CancellationToken,
+    servers: Servers,
+}
+
+/// Answers nobody: a plain server asks nothing.
+fn nobody() -> Arc<Api> {
+    Api::new(&[], &[])
 }
 
 impl Server {
     async fn start(checks: Vec<Check>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let board = Arc::new(Board(Mutex::new(checks), Mutex::default()));
         let (mut registry, counter) = (Registry::default(), Counter::default());
         registry.register("apples", "Apples that were eaten", counter.clone());
         let registry = Arc::new(registry);
-        let (stop, stopped) = oneshot::channel();
-        let rows = Arc::<Rows>::default();
+        let (stop, rows) = (CancellationToken::new(), Arc::<Rows>::default());
         let state = State { registry, readiness: board.clone(), inspect: rows.clone(), control: rows.clone() };
-        let served = tokio::spawn(serve(listener, async { drop(stopped.await) }, state));
-        Self { address, board, counter, rows, stop, served }
+        let servers = start(Endpoints::plain(listener), &stop, state, nobody()).unwrap();
+        Self { address, board, counter, rows, stop, servers }
     }
 
     /// The status code, the content type and the body.
@@ -143,33 +156,37 @@ async fn a_living_host_is_healthy_though_it_is_not_ready() {
 
 #[tokio::test]
 async fn invariant_8_health_is_answered_while_every_other_request_waits_for_a_lock() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let [metrics, probes] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses = [&metrics, &probes].map(|listener| listener.local_addr().unwrap());
     let (board, rows) = (Arc::<Board>::default(), Arc::<Rows>::default());
     let registry = Arc::new(Registry::default());
     let state = State { registry, readiness: board.clone(), inspect: rows.clone(), control: rows };
-    let (stop, stopped) = oneshot::channel::<()>();
-    let end = start(listener, async { drop(stopped.await) }, state).unwrap();
+    let endpoints = Endpoints { probes: Some(probes), ..Endpoints::plain(metrics) };
+    let stop = CancellationToken::new();
+    let mut servers = start(endpoints, &stop, state, nobody()).unwrap();
     // This thread holds what `/readyz` needs, and runs nothing else meanwhile.
     let held = board.0.lock();
-    let ask = move |path: &'static str| {
+    let ask = move |address: SocketAddr, path: &'static str| {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
-    let waiting: Vec<_> = (0..10).map(|_| std::thread::spawn(move || ask("/readyz"))).collect();
+    let all = addresses.iter().flat_map(|address| [*address; 10]);
+    let waiting: Vec<_> = all.map(|address| std::thread::spawn(move || ask(address, "/readyz"))).collect();
     for _ in 0..10 {
-        assert!(ask("/healthz").ends_with("ok\n"));
+        for address in addresses {
+            assert!(ask(address, "/healthz").ends_with("ok\n"));
+        }
     }
     assert!(waiting.iter().all(|asked| !asked.is_finished()));
     drop(held);
     for asked in waiting {
-        assert!(asked.join().unwrap().ends_with("readyz check passed\n"));
+        assert!(asked.join().unwrap().starts_with("HTTP/1.1 200 OK"));
     }
-    stop.send(()).unwrap();
-    end.await.unwrap().unwrap();
+    stop.cancel();
+    servers.one_ends().await;
 }
 
 #[tokio::test]
@@ -689,6 +706,7 @@ async fn the_index_links_to_what_there_is() {
         links,
         [
             "/healthz",
+            "/livez",
             "/readyz",
             "/readyz?verbose",
             "/readyz?verbose&amp;format=json",
@@ -709,13 +727,143 @@ async fn the_index_links_to_what_there_is() {
 
 #[tokio::test]
 async fn shutdown_ends_the_server_though_a_client_holds_half_a_request() {
-    let server = Server::start(Vec::new()).await;
+    let mut server = Server::start(Vec::new()).await;
     let mut half = std::net::TcpStream::connect(server.address).unwrap();
     half.write_all(b"GET /healthz HTTP/1.1\r\n").unwrap();
     // Another request after it is answered: the server has taken the first one's connection.
     assert_eq!(server.text("/healthz").await.0, 200);
-    server.stop.send(()).unwrap();
-    let served = tokio::time::timeout(Duration::from_secs(10), server.served).await;
-    assert!(served.expect("the server ends").unwrap().is_ok());
+    server.stop.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(10), server.servers.one_ends());
+    ended.await.expect("the server ends");
     drop(half);
+}
+
+#[tokio::test]
+async fn a_request_with_a_body_is_refused_before_it_has_arrived() {
+    let server = Server::start(Vec::new()).await;
+    for head in [
+        "POST /debug/plugins/apples/release HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        let answer = server.send(head.to_owned()).await;
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    }
+}
+
+/// What each route needs, in the words of RBAC: method, pattern, a path, verb, nonResourceURL, and whether the server
+/// of probes has it.
+const NEEDS: [(&str, &str, &str, &str, &str, bool); 10] = [
+    ("GET", "/", "/", "get", "/", false),
+    ("GET", "/healthz", "/healthz", "get", "/healthz", true),
+    ("GET", "/livez", "/livez", "get", "/livez", true),
+    ("GET", "/readyz", "/readyz?verbose", "get", "/debug/readyz", true),
+    ("GET", "/readyz/plugins/{plugin}", "/readyz/plugins/apples", "get", "/debug/readyz/plugins/apples", false),
+    ("GET", "/metrics", "/metrics", "get", "/metrics", false),
+    ("GET", "/debug/informers", "/debug/informers", "get", "/debug/informers", false),
+    ("GET", "/debug/plugins", "/debug/plugins?plugin=apples", "get", "/debug/plugins", false),
+    (
+        "POST",
+        "/debug/plugins/{plugin}/release",
+        "/debug/plugins/apples/release",
+        "release",
+        "/debug/plugins/apples/release",
+        false,
+    ),
+    ("GET", "/debug/webhooks", "/debug/webhooks", "get", "/debug/webhooks", false),
+];
+
+/// The state of a host with the plugin `apples`.
+fn state() -> State {
+    let (board, rows) = (Arc::<Board>::default(), Arc::<Rows>::default());
+    *board.1.lock() = vec![check("plugin apples", true, "")];
+    *rows.1.lock() = vec![plugin("apples")];
+    State { registry: Arc::default(), readiness: board, inspect: rows.clone(), control: rows }
+}
+
+/// Asks a router. Returns the status, and `WWW-Authenticate` if it is there.
+async fn ask(router: &mut Router, method: &str, path: &str, token: Option<&str>) -> (u16, Option<String>) {
+    let mut request = http::Request::builder().method(method).uri(path);
+    if let Some(token) = token {
+        request = request.header("Authorization", format!("Bearer {token}"));
+    }
+    let answer = router.call(request.body(Body::empty()).unwrap()).await.unwrap();
+    let challenge = answer.headers().get("WWW-Authenticate").map(|value| value.to_str().unwrap().to_owned());
+    (answer.status().as_u16(), challenge)
+}
+
+/// A route that is added to the table fails this test until it has a row in [`NEEDS`].
+#[tokio::test]
+async fn invariant_7_every_route_is_refused_without_a_token_and_without_the_right_and_allowed_with_it() {
+    let table = ROUTES.iter().map(|route| (route.path, route.verb)).collect::<Vec<_>>();
+    assert_eq!(table, NEEDS.map(|(_, pattern, _, verb, ..)| (pattern, verb)), "NEEDS has a row for each route");
+    for (method, _, path, verb, url, _) in NEEDS {
+        let others = NEEDS.iter().filter(|other| (other.3, other.4) != (verb, url));
+        let others: Vec<_> = others.map(|(.., verb, url, _)| format!("other {verb} {url}")).collect();
+        let right = format!("allowed {verb} {url}");
+        let rights: Vec<&str> = others.iter().chain([&right]).map(String::as_str).collect();
+        let api = Api::new(&["other", "allowed"], &rights);
+        let mut router = router(state(), Some(&Arc::new(Guard::new(api.clone()).unwrap())));
+        let challenge = Some(r#"Bearer realm="pilothouse""#.to_owned());
+        assert_eq!(ask(&mut router, method, path, None).await, (401, challenge), "{method} {path}");
+        let challenge = Some(r#"Bearer realm="pilothouse", error="invalid_token""#.to_owned());
+        assert_eq!(ask(&mut router, method, path, Some("eve-token")).await, (401, challenge), "{method} {path}");
+        // Whoever may do everything else may not do this.
+        assert_eq!(ask(&mut router, method, path, Some("other-token")).await, (403, None), "{method} {path}");
+        assert_eq!(ask(&mut router, method, path, Some("allowed-token")).await, (200, None), "{method} {path}");
+        *api.mode.lock() = Mode::Fails;
+        assert_eq!(ask(&mut router, method, path, Some("new-token")).await, (503, None), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn every_verb_of_a_post_belongs_to_one_route() {
+    let posts: Vec<_> = NEEDS.iter().filter(|(method, ..)| *method != "GET").map(|(_, _, _, verb, ..)| *verb).collect();
+    let mut verbs: Vec<_> = posts.iter().filter(|verb| !["get", "post", "*"].contains(verb)).collect();
+    verbs.sort_unstable();
+    verbs.dedup();
+    assert_eq!(verbs.len(), posts.len(), "{posts:?}");
+}
+
+#[tokio::test]
+async fn invariant_7_paths_that_are_no_routes_are_refused_without_a_token_too() {
+    let api = Api::new(&["ana"], &["ana get /debug/plugins/apples/release"]);
+    let mut router = router(state(), Some(&Arc::new(Guard::new(api.clone()).unwrap())));
+    for path in ["/none", "/debug", "//metrics", "/metrics/", "/%6detrics", "/healthz/../metrics"] {
+        assert_eq!(ask(&mut router, "GET", path, None).await.0, 401, "{path}");
+        assert_eq!(ask(&mut router, "GET", path, Some("ana-token")).await, (404, None), "{path}");
+    }
+    assert_eq!(api.asked.lock().len(), 1, "no right was asked for");
+    // Another method of a route needs the route's verb.
+    assert_eq!(ask(&mut router, "GET", "/debug/plugins/apples/release", Some("ana-token")).await, (403, None));
+    assert_eq!(ask(&mut router, "DELETE", "/metrics", Some("ana-token")).await, (403, None));
+    assert_eq!(ask(&mut router, "HEAD", "/metrics", Some("ana-token")).await, (403, None));
+}
+
+#[tokio::test]
+async fn probes_are_plain_and_without_details() {
+    let (board, rows) = (Arc::<Board>::default(), Arc::<Rows>::default());
+    *board.0.lock() =
+        vec![check("plugin directory", true, "a remark"), check("API server", false, "10.0.0.1: refused")];
+    *board.1.lock() = vec![check("plugin apples", false, "cannot link")];
+    let state = State { registry: Arc::default(), readiness: board.clone(), inspect: rows.clone(), control: rows };
+    let mut router = probe_router(state);
+    for (method, _, path, .., is_probe) in NEEDS {
+        let (code, challenge) = ask(&mut router, method, path, None).await;
+        assert_eq!((code != 404, challenge), (is_probe, None), "{method} {path}");
+    }
+    let mut text = async |path: &str| {
+        let request = http::Request::get(path).header("Accept", "application/json").body(Body::empty()).unwrap();
+        let answer = router.call(request).await.unwrap();
+        let code = answer.status().as_u16();
+        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
+        (code, String::from_utf8_lossy(&body).into_owned())
+    };
+    let failed = (503, "[-]API server failed: reason withheld\nreadyz check failed\n".to_owned());
+    for path in ["/readyz", "/readyz?verbose", "/readyz?verbose&format=json"] {
+        assert_eq!(text(path).await, failed, "{path}");
+    }
+    board.0.lock().pop();
+    for path in ["/readyz?verbose", "/healthz", "/livez"] {
+        assert_eq!(text(path).await, (200, "ok\n".to_owned()), "{path}");
+    }
 }

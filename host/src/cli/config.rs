@@ -2,14 +2,17 @@
 
 use std::{
     env,
-    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context;
 use serde::Deserialize;
 
-use super::{election::ElectionFile, logging::LogFormat};
+use super::{
+    election::ElectionFile,
+    endpoints::{Address, EndpointArgs},
+    logging::LogFormat,
+};
 use crate::yaml;
 
 #[derive(Debug, Default, clap::Args)]
@@ -30,11 +33,26 @@ pub(super) struct File {
     pub(super) cache_dir: Option<PathBuf>,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) context: Option<String>,
-    pub(super) admin_address: Option<SocketAddr>,
+    pub(super) metrics_address: Option<Address>,
+    pub(super) health_probe_address: Option<Address>,
+    pub(super) metrics_secure: Option<bool>,
+    pub(super) metrics_cert_dir: Option<PathBuf>,
     pub(super) grace_period_seconds: Option<u64>,
     pub(super) log_format: Option<LogFormat>,
     pub(super) log: Option<String>,
     pub(super) leader_election: ElectionFile,
+}
+
+impl File {
+    /// Returns where the host shows itself.
+    pub(super) fn endpoints(&mut self) -> EndpointArgs {
+        EndpointArgs {
+            metrics_address: self.metrics_address,
+            health_probe_address: self.health_probe_address,
+            metrics_secure: self.metrics_secure,
+            metrics_cert_dir: self.metrics_cert_dir.take(),
+        }
+    }
 }
 
 /// Returns the default of `--cache-dir`: the user's cache (XDG Base Directory), else the system's.

@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     fmt::Write as _,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use pilothouse_core::key::TypeMeta;
-use tokio::{net::TcpListener, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -27,7 +27,7 @@ use super::{
     webhooks,
 };
 use crate::{
-    app::{Host, HostView, Options},
+    app::{Endpoints, Host, HostView, Options},
     cluster::{self, Cluster, ConnectOptions},
     plugin::{Found, Mode},
 };
@@ -81,9 +81,9 @@ pub(super) struct Args {
     /// Where to write the kubeconfig [default: a file in a new directory below the temporary one]
     #[arg(long, value_name = "FILE")]
     pub(super) kubeconfig_out: Option<PathBuf>,
-    /// Where /healthz, /readyz and /metrics are served; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    pub(super) admin_address: SocketAddr,
+    /// Where metrics, /debug and probes are served, plain and to everybody; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    pub(super) metrics_address: SocketAddr,
     /// Which log lines are shown among the events, such as `debug`
     #[arg(long, value_name = "FILTER", env = "PILOTHOUSE_LOG", default_value = "warn,pilothouse=info")]
     pub(super) log: String,
@@ -152,13 +152,13 @@ async fn dev(
     let embedded = Embedded::bind(args.port, args.kubeconfig_out.clone()).await?;
     let kubeconfig = embedded.kubeconfig.clone();
     let server = embedded.listener.local_addr()?;
-    let admin = TcpListener::bind(args.admin_address).await.with_context(|| {
-        format!("cannot listen on {}: choose another address with --admin-address", args.admin_address)
+    let listener = TcpListener::bind(args.metrics_address).with_context(|| {
+        format!("cannot listen on {}: choose another address with --metrics-address", args.metrics_address)
     })?;
-    let admin_address = admin.local_addr()?;
+    let address = listener.local_addr()?;
     println!("API server   http://{server}, in memory");
     println!("kubeconfig   {}", kubeconfig.display());
-    println!("status       http://{admin_address}/readyz, metrics http://{admin_address}/metrics");
+    println!("status       http://{address}/readyz, metrics http://{address}/metrics");
     println!("plugins      {}", plugins.display());
     if let Some(stand_ins) = &stand_ins {
         println!("controllers  {}", stand_ins.directory.display());
@@ -187,7 +187,7 @@ async fn dev(
     };
     let host = Host::new(options, &cluster)?;
     let view = host.view();
-    let running = host.run(admin, stop.clone().cancelled_owned());
+    let running = host.run(Endpoints::plain(listener), stop.clone().cancelled_owned());
     let reload = match &builder {
         Some(_) => "Save a source and its plugin is built and reloaded.".to_owned(),
         None => format!("Replace a file in {} and its plugin is reloaded.", plugins.display()),

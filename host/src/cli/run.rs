@@ -1,21 +1,18 @@
 //! `pilothouse run`: plugins against a cluster.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, bail, ensure};
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use super::{
     config::{self, CacheArgs},
     election::{ElectionArgs, Lease},
+    endpoints::{self, EndpointArgs},
     logging::{self, LogArgs, LogFormat},
     webhooks::WebhookArgs,
 };
@@ -40,7 +37,8 @@ pub(super) struct Args {
     pub(super) plugins: Option<PathBuf>,
     /// A YAML file with any of these settings; arguments win over it
     ///
-    /// Its members: plugins, cacheDir, kubeconfig, context, adminAddress, gracePeriodSeconds, logFormat, log, leaderElection.
+    /// Its members: plugins, cacheDir, kubeconfig, context, metricsAddress, healthProbeAddress, metricsSecure, metricsCertDir,
+    /// gracePeriodSeconds, logFormat, log, leaderElection.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     #[command(flatten)]
@@ -51,16 +49,13 @@ pub(super) struct Args {
     /// A context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     pub(super) context: Option<String>,
-    /// Where /healthz, /readyz and /metrics are served [default: 0.0.0.0:8080]
-    ///
-    /// Port 0 takes a free one; the log says which.
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) admin_address: Option<SocketAddr>,
     /// Time that calls in flight have to finish after SIGTERM [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub(super) grace_period: Option<u64>,
     #[command(flatten)]
     pub(super) log: LogArgs,
+    #[command(flatten)]
+    pub(super) endpoints: EndpointArgs,
     #[command(flatten)]
     pub(super) election: ElectionArgs,
     #[command(flatten)]
@@ -74,9 +69,7 @@ pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
     logging::start(settings.log_format, &settings.log)?;
     super::block_on(async {
         let stop = stop_signal()?;
-        let listener = TcpListener::bind(settings.admin_address).await.with_context(|| {
-            format!("cannot listen on {}: choose another address with --admin-address", settings.admin_address)
-        })?;
+        let endpoints = settings.endpoints.open()?;
         let webhooks = webhooks.open()?;
         let cluster = cluster::connect(&settings.connect).await?;
         info!(server = cluster.host(), "connecting to the API server");
@@ -89,7 +82,7 @@ pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
             webhooks,
             election: settings.election.map(|lease| lease.in_namespace(&cluster.default_namespace())),
         };
-        Host::new(options, &cluster)?.run(listener, stop).await
+        Host::new(options, &cluster)?.run(endpoints, stop).await
     })
 }
 
@@ -99,7 +92,7 @@ struct Settings {
     plugins: PathBuf,
     cache: PathBuf,
     connect: ConnectOptions,
-    admin_address: SocketAddr,
+    endpoints: endpoints::Settings,
     grace_period: Duration,
     log_format: LogFormat,
     log: String,
@@ -108,10 +101,11 @@ struct Settings {
 
 impl Settings {
     fn new(args: Args) -> anyhow::Result<Self> {
-        let file = match &args.config {
+        let mut file = match &args.config {
             Some(path) => config::read(path)?,
             None => config::File::default(),
         };
+        let endpoints = args.endpoints.or(file.endpoints())?;
         let Some(plugins) = args.plugins.or(file.plugins) else {
             bail!("no directory of plugins: give --plugins DIR, or `plugins:` in the file of --config");
         };
@@ -122,8 +116,7 @@ impl Settings {
                 kubeconfig: args.kubeconfig.or(file.kubeconfig),
                 context: args.context.or(file.context),
             },
-            // controller-runtime's default port for metrics.
-            admin_address: args.admin_address.or(file.admin_address).unwrap_or((Ipv4Addr::UNSPECIFIED, 8080).into()),
+            endpoints,
             // controller-runtime's default grace period, and Kubernetes' own for pods.
             grace_period: Duration::from_secs(args.grace_period.or(file.grace_period_seconds).unwrap_or(30)),
             log_format: args.log.log_format.or(file.log_format).unwrap_or_default(),
@@ -182,7 +175,20 @@ mod tests {
         assert_eq!(settings.plugins, Path::new("/b"));
         assert_eq!(settings.grace_period, Duration::from_secs(5));
         assert_eq!(settings.log_format, LogFormat::Json);
-        assert_eq!(settings.admin_address.port(), 8080);
+        Ok(())
+    }
+
+    #[test]
+    fn endpoints_of_the_file_are_those_of_the_arguments() -> anyhow::Result<()> {
+        let file = "plugins: /a\nmetricsAddress: ':8444'\nhealthProbeAddress: '0'\nmetricsCertDir: /certs\n";
+        let by_file = settings(file, &[])?.endpoints;
+        let words = ["--metrics-address=:8444", "--health-probe-address=0", "--metrics-cert-dir=/certs"];
+        assert_eq!(settings("plugins: /a\n", &words)?.endpoints, by_file);
+        // The names of kubebuilder's scaffold do the same.
+        let words = ["--metrics-bind-address=:8444", "--health-probe-bind-address=0", "--metrics-cert-path=/certs"];
+        assert_eq!(settings("plugins: /a\n", &words)?.endpoints, by_file);
+        let error = settings("plugins: /a\nmetricsAddress: '8444'\n", &[]).map_err(|error| format!("{error:#}"));
+        assert!(error.is_err_and(|error| error.contains("8444 is not an address")));
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 use std::{
     env,
     io::{self, BufRead},
+    net::TcpListener,
     path::PathBuf,
     sync::{
         Arc, OnceLock,
@@ -19,11 +20,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use pilothouse::{
-    app::{self, Host, HostView, Options},
+    app::{self, Endpoints, Host, HostView, Options},
     cluster::{self, ConnectOptions},
     plugin::Mode,
 };
-use tokio::{net::TcpListener, task::spawn_blocking, time::sleep};
+use tokio::{task::spawn_blocking, time::sleep};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
     layer::{Context as Within, Layer, SubscriberExt},
@@ -64,11 +65,11 @@ pub(crate) fn run() -> Result<()> {
             webhooks: None,
             election: None,
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
+        let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
         let host = Host::new(options, &cluster)?;
         let view = host.view();
         tokio::select! {
-            ended = host.run(listener, std::future::pending()) => ended,
+            ended = host.run(Endpoints::plain(listener), std::future::pending()) => ended,
             asked = answer(&view, &called, count) => asked,
         }
     });

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Log message with the endpoint's `address`.
-const SERVING: &str = "serving health and metrics";
+const SERVING: &str = "serving metrics";
 
 /// A client of the admin endpoint. Clones share its connection.
 #[derive(Clone)]

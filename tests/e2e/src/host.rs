@@ -100,7 +100,11 @@ impl Host {
         if let Access::Kubeconfig(kubeconfig) = &order.access {
             command.arg("--kubeconfig").arg(kubeconfig);
         }
-        command.args(["--admin-address", "127.0.0.1:0", "--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
+        command.args(["--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
+        // Most tests look at everything, at one address and without credentials.
+        if !order.arguments.iter().any(|argument| argument.starts_with("--metrics-")) {
+            command.args(["--metrics-address=127.0.0.1:0", "--health-probe-address=0"]);
+        }
         // Most tests are about a host that is alone, and not about who acts.
         if !order.arguments.iter().any(|argument| argument.starts_with("--leader-elect")) {
             command.arg("--leader-elect=false");

@@ -118,6 +118,17 @@ impl Scene {
         ];
     }
 
+    /// Lets this test's hosts serve metrics over TLS, with the certificate in `certificates`, and probes apart, each at
+    /// a free port of the loopback address.
+    pub fn serve_securely(&mut self, certificates: &Path) {
+        self.arguments = vec![
+            "--metrics-address=127.0.0.1:0".to_owned(),
+            "--metrics-secure=true".to_owned(),
+            format!("--metrics-cert-dir={}", certificates.display()),
+            "--health-probe-address=127.0.0.1:0".to_owned(),
+        ];
+    }
+
     /// Starts a host with the folder's plugins and returns when it is ready.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod contract;
 mod definitions;
 mod deployment;
 mod election;
+mod endpoints;
 mod events;
 mod figures;
 mod finalizers;
@@ -136,6 +137,7 @@ fn main() -> ExitCode {
             a_host_that_was_stopped_writes_nothing_when_it_goes_on,
             a_host_that_may_not_take_the_lease_says_so_and_what_to_do,
         }
+        endpoints { invariant_7_only_those_whom_rbac_lets_see_metrics_and_debug_or_release }
         events {
             a_transition_that_a_repeated_call_reports_twice_is_one_event,
             invariant_7_an_event_that_is_not_granted_is_not_written_and_the_plugin_goes_on,

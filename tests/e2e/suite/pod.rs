@@ -13,7 +13,7 @@ const ROTATED: Duration = Duration::from_secs(150);
 
 pub(crate) async fn a_pods_service_account_is_used_and_its_rotated_token_followed(scene: Scene) -> Result<()> {
     if scene.cluster.kind() == Kind::Embedded {
-        return Err(NotHere("the embedded API server has neither TLS nor tokens").into());
+        return Err(NotHere("the embedded API server has no TLS, and asks for no token").into());
     }
     if !may_unshare() {
         return Err(NotHere("no mount namespace of one's own (unshare -rm), so no service account's folder").into());

@@ -72,7 +72,12 @@ impl Host {
             .arg("--cache-dir")
             .arg(&cache);
         command
-            .args(["--admin-address", "127.0.0.1:0", "--log-format", "json", "--leader-elect=false"])
+            .args([
+                "--metrics-address=127.0.0.1:0",
+                "--health-probe-address=0",
+                "--log-format=json",
+                "--leader-elect=false",
+            ])
             .env_remove("PILOTHOUSE_LOG");
         let process = Process::start("the host", command, &log)?;
         let log = BufReader::new(File::open(&log).context("cannot read the host's log")?);

@@ -49,7 +49,12 @@ impl Scene {
             .arg(files.path())
             .arg("--kubeconfig")
             .arg(cluster.kubeconfig())
-            .args(["--admin-address", "127.0.0.1:0", "--log-format", "json", "--leader-elect=false"])
+            .args([
+                "--metrics-address=127.0.0.1:0",
+                "--health-probe-address=0",
+                "--log-format=json",
+                "--leader-elect=false",
+            ])
             .args(arguments)
             .env_remove("PILOTHOUSE_LOG");
         let host = Process::start("the host", command, &folder.path().join("host.log"))?;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The others keep their caches and plugins warm, and watch the Lease: they take over at once when it is released, and when its time is over if
-//! its holder is gone. [`Acting`] says until when this host may act. A host that has lost the Lease is a standby again. It takes the Lease
+//! its holder is gone. `Acting` says until when this host may act. A host that has lost the Lease is a standby again. It takes the Lease
 //! back only once the calls of its last term are over, and then looks at every key again.
 
 use std::{

@@ -12,7 +12,7 @@ SHIPPED := --release -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build release plugins guests demo demo-check test test-real test-languages test-newcomer fixtures real-assets fuzz fmt lint doc book deny bench soak clean
+.PHONY: help build release plugins guests demo demo-check test model test-real test-languages test-newcomer fixtures real-assets fuzz fmt lint doc book deny bench soak clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ demo-check: build $(TARGET)/demo ## The same unattended: checks what it sees, an
 
 test: build guests ## All tests that need no real API server
 	$(CARGO) test $(TESTED) --exclude pilothouse-real
+
+model: ## Check in all orders of steps and faults that hosts which share plugins never act for the same one (docs/design/leases.md)
+	$(CARGO) run -q --locked --manifest-path tests/model/Cargo.toml --target-dir $(TARGET)/model
 
 test-real: build guests real-assets ## The end-to-end tests against a real etcd and kube-apiserver
 	$(CARGO) test $(TESTED) --test cluster --test process -- --include-ignored

@@ -13,7 +13,7 @@
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
 //! - `json`, [`dictionary`], [`key`], [`field`], [`selector`], [`http`]: bytes, and the identity of objects and servers
-//! - [`rate`], [`backoff`], [`budget`], [`breaker`], [`quarantine`], [`event`], [`election`]: limits in time
+//! - [`rate`], [`backoff`], [`budget`], [`breaker`], [`quarantine`], [`event`], [`election`], [`spread`]: limits in time, and who may act
 //! - [`fair`], [`permits`], [`workqueue`]: who runs next
 //! - [`list`], [`object`], [`store`]: objects, from a response's bytes to the cache
 //! - [`informer`], [`reflector`]: what is watched, and how
@@ -51,6 +51,7 @@ pub mod reflector;
 pub mod route;
 pub mod selector;
 pub mod series;
+pub mod spread;
 pub mod store;
 pub mod unjudged;
 pub mod workqueue;

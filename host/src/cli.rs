@@ -15,6 +15,7 @@ mod endpoints;
 mod feed;
 mod fields;
 mod inspect;
+mod install;
 mod language;
 mod logging;
 mod manifests;
@@ -50,6 +51,7 @@ enum Command {
     Inspect(inspect::Args),
     Test(test::Args),
     Collect(collect::Args),
+    Manifests(install::Args),
     #[command(hide = true)]
     Compile(compile::Args),
 }
@@ -70,6 +72,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::main(&args),
         Command::Test(args) => return test::main(args),
         Command::Collect(args) => collect::main(&args),
+        Command::Manifests(args) => install::main(&args),
         Command::Compile(args) => return compile::main(&args),
     };
     match done {

@@ -166,7 +166,8 @@ async fn invariant_12_a_flood_of_made_up_tokens_asks_little_and_keeps_nobody_out
         }
     }
     let asked = api.taken().len();
-    assert_eq!((asked, busy), (20, 980));
+    // One of the burst was Prometheus' own.
+    assert_eq!((asked, busy), (19, 981));
     // Its time is over, so it has to be asked about again, and is.
     for number in 1_000..1_070 {
         seconds(1).await;
@@ -202,7 +203,7 @@ async fn nobody_is_let_in_while_the_api_server_cannot_be_asked() {
         })
         .collect();
     api.taken();
-    seconds(1).await;
+    tokio::task::yield_now().await;
     assert_eq!(api.taken().len(), AT_ONCE);
     for asked in asking {
         assert_eq!(asked.await.unwrap(), Err(Refusal::Unavailable));

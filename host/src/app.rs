@@ -35,6 +35,7 @@ use crate::{
     acting::Acting,
     admin::{self, View},
     allocator::{self, Freed},
+    causes::with_causes,
     clock::Clock,
     cluster::Cluster,
     dispatch::{Controller, Dispatch, Parts},
@@ -112,9 +113,8 @@ pub(crate) fn engine(cache: Option<&Path>, optimizing: Optimizing) -> anyhow::Re
             Some(cache)
         }
         Err(error) => {
-            let error = anyhow::Error::new(error);
             warn!(
-                error = format!("{error:#}"),
+                error = with_causes(&error),
                 "cannot use the code cache; plugins will be recompiled at every start (see --cache-dir)"
             );
             None

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{allocator, app};
+use crate::{allocator, app, causes::with_causes};
 
 /// Runs Kubernetes operators as sandboxed WebAssembly plugins in one process.
 #[derive(Debug, Parser)]
@@ -78,7 +78,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(error.as_ref()));
             ExitCode::FAILURE
         }
     }

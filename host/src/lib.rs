@@ -10,9 +10,10 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! 1. `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `tls`, `metrics`, `clock`: administrators' files,
-//!    plugins' names, memory that returns to the system, priorities of threads, whether this process may act,
-//!    connections of servers, their certificates, families of samples, the time of day
+//! 1. `causes`, `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `tls`, `metrics`, `clock`: errors
+//!    with their causes, administrators' files, plugins' names, memory that returns to the system, priorities of
+//!    threads, whether this process may act, connections of servers, their certificates, families of samples, the time
+//!    of day
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
 //! 4. [`election`]: which of several hosts acts
@@ -34,6 +35,7 @@ mod acting;
 mod admin;
 pub mod allocator;
 pub mod app;
+mod causes;
 pub mod cli;
 mod clock;
 pub mod cluster;

@@ -10,11 +10,16 @@ use serde_json::{Map, Value};
 /// # Errors
 /// Describes what is wrong, with the line if it is known.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let value = one(text)?;
-    serde_json::from_value(value).map_err(|error| {
+    serde_path_to_error::deserialize(one(text)?).map_err(|error| {
         // This parser knows the line. It may accept a value that Kubernetes reads in another way.
-        let located = serde_saphyr::from_str::<T>(text).err();
-        located.map_or_else(|| error.to_string(), |error| error.to_string())
+        let place = serde_saphyr::from_str::<T>(text).err().and_then(|error| error.location());
+        let line =
+            place.map_or_else(String::new, |place| format!("line {}, column {}: ", place.line(), place.column()));
+        let path = match error.path().to_string() {
+            root if root == "." => String::new(),
+            path => format!("{path}: "),
+        };
+        format!("{line}{path}{}", error.inner())
     })
 }
 
@@ -59,7 +64,9 @@ mod tests {
         let several = refused("enabled: true\n---\nenabled: true");
         assert_eq!(several, "the file holds several documents; remove all but one");
         let unknown = refused("enabled: true\nlimit: {}");
-        assert!(unknown.contains("line 2") && unknown.contains("unknown field `limit`"), "{unknown}");
+        assert!(unknown.starts_with("line 2, column 1: ") && unknown.contains("unknown field `limit`"), "{unknown}");
+        let number = refused("enabled: true\nlimits: {memoryMiB: lots}");
+        assert!(number.starts_with("line 2, column 21: limits.memoryMiB: invalid type: string \"lots\""), "{number}");
         // A parser of YAML 1.2 accepts it as a text.
         let zero = refused("limits: { timeoutMs: 00 }");
         assert!(!zero.is_empty(), "{zero}");

@@ -245,7 +245,9 @@ fn only_what_a_controller_watches_is_in_the_cache() {
     let host = MockHost::new(plugin_with(Vec::new, reconcile)).with(map("m", &[]));
     assert_eq!(
         host.reconcile(M).unwrap_err().message,
-        "cannot read the cache: not granted: read v1 Secret default/s: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: v1, kind: Secret, verbs: [read], namespaces: [default] }"
+        "cannot read the cache: not granted: read v1 Secret default/s: the plugin's manifest does not ask for it; to \
+         read the cache, name the kind in `reads` of the controller; for a request, it must have a permission like { \
+         apiVersion: v1, kind: Secret, verbs: [read], namespaces: [default] }"
     );
     let asked = || vec![Permission::of::<Secret>().verbs([Verb::Read])];
     let host = MockHost::new(plugin_with(asked, reconcile)).with(map("m", &[]));

@@ -476,7 +476,11 @@ impl fmt::Display for Denied {
         });
         match self.by {
             LackedBy::Manifest => {
-                write!(f, ": the plugin's manifest does not ask for it; it must have a permission like {rule}")
+                f.write_str(": the plugin's manifest does not ask for it; ")?;
+                if self.verb == Verb::Read && self.subresource.is_none() {
+                    f.write_str("to read the cache, name the kind in `reads` of the controller; for a request, ")?;
+                }
+                write!(f, "it must have a permission like {rule}")
             }
             LackedBy::Administrator => {
                 write!(f, ": the administrator's file does not allow it; add under grants: - {rule}")

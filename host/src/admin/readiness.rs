@@ -50,8 +50,7 @@ impl Readiness for View {
             .map(|status| plugin_check(status, waiting.get(&status.plugin), quarantined.get(&status.plugin)))
             .collect();
         for problem in snapshot.problems {
-            // A stray file disturbs no plugin.
-            checks.push(Check { name: format!("file {}", problem.path.display()), ok: true, detail: problem.message });
+            checks.push(Check { name: format!("file {}", problem.path.display()), ok: false, detail: problem.message });
         }
         for informer in self.informers.all() {
             let (state, stale) = (informer.state(), informer.health().stale());
@@ -129,7 +128,7 @@ fn plugin_check(status: &Status, waiting: Option<&String>, quarantined: Option<&
     if let Some(failure) = &status.last_failure {
         let digest = failure.digest.short();
         let still = if status.serving.is_some() { ", the one before goes on" } else { "" };
-        detail.push(format!("revision {digest} failed to {}{still}: {}", failure.stage, failure.message));
+        detail.push(format!("revision {digest} failed to {}{still}: {}", failure.stage.act(), failure.message));
     }
     if let Some(waiting) = waiting {
         detail.push(format!("waiting: {waiting}"));

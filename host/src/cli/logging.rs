@@ -73,10 +73,14 @@ fn cluster_filter(filter: &str) -> anyhow::Result<EnvFilter> {
     Ok(parse(filter)?.add_directive(format!("{VALUES}=off").parse()?))
 }
 
+/// The client's own lines about requests that failed. The host logs each of them with its context.
+const CLIENT: &str = "kube_client::client::builder";
+
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::builder().parse(filter).with_context(|| {
+    let parsed = EnvFilter::builder().parse(filter).with_context(|| {
         format!("{filter:?} is not a log filter; use for example `info` or `info,pilothouse::informer=debug`")
-    })
+    })?;
+    Ok(if filter.contains("kube_client") { parsed } else { parsed.add_directive(format!("{CLIENT}=off").parse()?) })
 }
 
 #[cfg(test)]
@@ -85,6 +89,16 @@ mod tests {
     use tracing::enabled;
 
     use super::*;
+
+    #[test]
+    fn a_request_that_failed_is_logged_once_unless_the_filter_names_the_client() {
+        for (filter, expected) in [("info", false), ("debug", false), ("info,kube_client=debug", true)] {
+            let subscriber = tracing_subscriber::registry().with(parse(filter).unwrap());
+            tracing::subscriber::with_default(subscriber, || {
+                assert_eq!(enabled!(target: CLIENT, Level::ERROR), expected, "{filter}");
+            });
+        }
+    }
 
     #[test]
     fn a_host_in_a_cluster_never_logs_values_of_objects_whatever_its_filter() {

@@ -9,6 +9,7 @@ use super::{
     project::{Profile, Project},
     sources::Sources,
 };
+use crate::causes::with_causes;
 
 /// What is built, and how.
 pub(super) enum Build {
@@ -71,7 +72,7 @@ impl Builder {
         };
         match &built {
             Ok(()) => println!("built      in {:.1} s", began.elapsed().as_secs_f64()),
-            Err(error) => println!("cannot build: {error:#}"),
+            Err(error) => println!("cannot build: {}", with_causes(error.as_ref())),
         }
         built.is_ok()
     }

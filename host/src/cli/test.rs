@@ -42,6 +42,7 @@ use self::{
     update::{Updated, update},
 };
 use super::config::{self, CacheArgs};
+use crate::causes::with_causes;
 
 /// Test a plugin with cases in YAML
 ///
@@ -93,7 +94,7 @@ pub(super) fn main(args: Args) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", with_causes(error.as_ref()));
             ExitCode::from(MISUSE)
         }
     }

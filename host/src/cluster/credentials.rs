@@ -29,6 +29,7 @@ use tokio::{runtime::Handle, time::Instant};
 use tracing::{debug, warn};
 
 use super::connect::ConnectError;
+use crate::causes::with_causes;
 
 /// How often the files are checked for changes. client-go and kube also read token files again after a minute.
 const FILES_EVERY: Duration = Duration::from_secs(60);
@@ -168,10 +169,7 @@ impl Credentials {
                 true
             }
             Err(error) => {
-                warn!(
-                    error = format!("{:#}", anyhow::Error::from(error)),
-                    "cannot renew the credentials for the API server"
-                );
+                warn!(error = with_causes(&error), "cannot renew the credentials for the API server");
                 false
             }
         }

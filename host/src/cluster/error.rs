@@ -142,19 +142,3 @@ impl Status {
         }
     }
 }
-
-/// Returns an error and its causes in one line, each once.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // kube and hyper repeat their causes in their own messages.
-        if !text.contains(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        cause = error.source();
-    }
-    text
-}

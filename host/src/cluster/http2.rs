@@ -33,6 +33,7 @@ use tokio::time::{Instant, timeout};
 use tower::Service;
 
 use super::metrics::WatchConnection;
+use crate::causes::with_causes;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -182,7 +183,7 @@ impl WatchClient {
                 Ok(Room::Single)
             }
             Err(error) => {
-                *failed = Some((Instant::now(), super::error::chain(error.as_ref())));
+                *failed = Some((Instant::now(), with_causes(error.as_ref())));
                 Err(error)
             }
         }

@@ -15,7 +15,8 @@ use pilothouse_core::{
     object::{Subresource, Uid},
 };
 
-use super::{Cluster, Endpoint, Error, Status, apply, credentials::Traffic, error::chain};
+use super::{Cluster, Endpoint, Error, Status, apply, credentials::Traffic};
+use crate::causes::with_causes;
 
 /// The timeout of an ordinary request. kube-apiserver's own `--request-timeout` is 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
@@ -92,7 +93,7 @@ impl Stream {
                         return Some(Ok(data));
                     }
                 }
-                Err(error) => return Some(Err(chain(&error))),
+                Err(error) => return Some(Err(with_causes(&error))),
             }
         }
     }
@@ -484,7 +485,7 @@ impl Cluster {
         };
         let code = answer.as_ref().ok().map(|response| response.status().as_u16());
         self.traffic.requested(method.as_str(), &self.host, code);
-        let response = answer.map_err(|error| Error::Unreachable(chain(&error)))?;
+        let response = answer.map_err(|error| Error::Unreachable(with_causes(&error)))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response.into_body());
@@ -566,7 +567,7 @@ async fn collect(body: Body, most: usize) -> Result<Bytes, Error> {
         if error.is::<http_body_util::LengthLimitError>() {
             return Error::TooLarge(most);
         }
-        Error::Unreachable(format!("the answer ended early: {}", chain(error.as_ref())))
+        Error::Unreachable(format!("the answer ended early: {}", with_causes(error.as_ref())))
     })
 }
 

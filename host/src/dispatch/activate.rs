@@ -40,6 +40,7 @@ use super::{
     serving::Serving,
 };
 use crate::{
+    causes::with_causes,
     cluster,
     informer::{InformerKey, Lease, View},
     name::PluginName,
@@ -313,7 +314,7 @@ impl Dispatch {
                     continue;
                 }
                 Err(error) if !passes(&error) => return Err(ActivateError::new(&error)),
-                Err(error) => format!("{:#}", anyhow::Error::from(error)),
+                Err(error) => with_causes(&error),
             };
             let delay = backoff.next(origin.elapsed());
             warn!(plugin = %name, error, retry_in = ?delay, "cannot install the plugin's CustomResourceDefinitions");

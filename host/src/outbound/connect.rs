@@ -20,7 +20,7 @@ use super::{
     pool::Connection,
     proxy::{self, Stream},
 };
-use crate::{cluster, wasm::HttpError};
+use crate::{causes::with_causes, cluster, wasm::HttpError};
 
 /// Addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 8;
@@ -219,9 +219,7 @@ async fn http2(url: &Url, stream: impl Stream + 'static) -> Result<Connection, H
 
 /// Returns the error for a connection or a response that broke.
 pub(super) fn failure(url: &Url, error: &hyper::Error) -> HttpError {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    let causes: Vec<String> = causes.map(ToString::to_string).collect();
-    HttpError::Unreachable(format!("no response from {}: {}", url.origin(), causes.join(": ")))
+    HttpError::Unreachable(format!("no response from {}: {}", url.origin(), with_causes(error)))
 }
 
 /// Says what is wrong with the server's certificate, and what to do.

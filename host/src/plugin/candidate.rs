@@ -11,6 +11,7 @@ use pilothouse_core::{
 
 use super::mode::Mode;
 use crate::{
+    causes::with_causes,
     name::PluginName,
     references::References,
     wasm::{Limits, Revision},
@@ -290,10 +291,4 @@ impl fmt::Display for Unread<'_> {
         }
         if self.namespaces.is_empty() { Ok(()) } else { write!(f, " in {}", self.namespaces.join(", ")) }
     }
-}
-
-/// Joins the messages of an error and its causes in one line.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use pilothouse_core::backoff::{Backoff, COSTLY, RECONNECT};
 
-use super::{candidate::with_causes, status::Stage};
+use super::status::Stage;
 use crate::{
+    causes::with_causes,
     name::PluginName,
     wasm::{CallError, DescribeError, LoadError},
 };

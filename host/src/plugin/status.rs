@@ -117,6 +117,14 @@ impl Stage {
             Self::Activate => "activate",
         }
     }
+
+    /// What a revision failed to do, for people.
+    pub fn act(self) -> &'static str {
+        match self {
+            Self::Settings => "use its settings",
+            other => other.as_str(),
+        }
+    }
 }
 
 impl fmt::Display for Stage {

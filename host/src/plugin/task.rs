@@ -14,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, warn};
 
 use super::{
-    candidate::{Candidate, Config, Settings, Verified, call_limits, verify, with_causes},
+    candidate::{Candidate, Config, Settings, Verified, call_limits, verify},
     change::{Found, SettingsFile},
     refusal::{Refusal, Retries, Retry},
     shared::Shared,
     status::{Failure, Serving, Stage, State, Status},
 };
 use crate::{
+    causes::with_causes,
     guests::Account,
     name::PluginName,
     references::{References, Watched},

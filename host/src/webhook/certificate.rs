@@ -28,6 +28,7 @@ use tracing::{info, warn};
 
 use crate::{
     acting::Acting,
+    causes::with_causes,
     cluster::{Cluster, WriteOptions},
     tls::{CertificateError, LOOK, LOOK_AT_FILES, Pair, RENEW_AFTER, Serving, certificates},
     writer::Endpoint,
@@ -172,10 +173,7 @@ impl Source {
                 match Keys::read(&certificate, &key, &authorities) {
                     Ok(keys) if self.current.as_ref() != Some(&keys) => self.replace(keys).await,
                     Ok(_) => {}
-                    Err(error) => warn!(
-                        error = format!("{:#}", anyhow::Error::from(error)),
-                        "the old certificate of webhooks is served on"
-                    ),
+                    Err(error) => warn!(error = with_causes(&error), "the old certificate of webhooks is served on"),
                 }
             },
             Certificates::SelfMade { hosts, secret } => {
@@ -194,7 +192,7 @@ impl Source {
                         }
                         Ok(None) => {}
                         Err(error) => {
-                            warn!(error = format!("{error:#}"), "cannot renew the certificate of webhooks");
+                            warn!(error = with_causes(error.as_ref()), "cannot renew the certificate of webhooks");
                         }
                     }
                     // Until there is a certificate, no webhook is served.
@@ -210,7 +208,7 @@ impl Source {
         let certified = match keys.certified() {
             Ok(certified) => certified,
             Err(error) => {
-                let error = format!("{:#}", anyhow::Error::from(error));
+                let error = with_causes(&error);
                 return warn!(error, "the old certificate of webhooks is served on");
             }
         };
@@ -252,7 +250,7 @@ impl Source {
                 info!("serving a new certificate of webhooks");
                 self.current = Some(stored.now.clone());
             }
-            Err(error) => warn!(error = format!("{:#}", anyhow::Error::from(error)), "cannot serve webhooks"),
+            Err(error) => warn!(error = with_causes(&error), "cannot serve webhooks"),
         }
     }
 

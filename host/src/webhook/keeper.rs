@@ -30,6 +30,7 @@ use super::{
     server::is_withdrawn,
 };
 use crate::{
+    causes::with_causes,
     dispatch::Reviewing,
     informer::Lease,
     name::PluginName,
@@ -115,7 +116,7 @@ impl Keeper {
         let (mut is_kept, mut kept) = (true, Kept::default());
         for one in &reviewing {
             let failed = self.keep_one(one).await.err().map(|error| {
-                let error = format!("{:#}", anyhow::Error::from(error));
+                let error = with_causes(&error);
                 warn!(plugin = %one.plugin(), error, "cannot apply the configuration of the plugin's webhooks");
                 is_kept = false;
                 error
@@ -123,7 +124,7 @@ impl Keeper {
             let paths = one.webhooks().into_iter().map(|webhook| admission_path(one.plugin(), &webhook.name));
             kept.by_path.extend(paths.map(|path| (path, failed.clone())));
             let failed = one.install(&self.parts.endpoint).await.err().map(|error| {
-                let error = format!("{:#}", anyhow::Error::from(error));
+                let error = with_causes(&error);
                 warn!(plugin = %one.plugin(), error, "cannot tell the API server who converts the plugin's objects");
                 is_kept = false;
                 error
@@ -187,7 +188,7 @@ impl Keeper {
                 match remove_configuration(cluster, informers, acting, &live).await {
                     Ok(()) => info!(plugin, configuration = name, "deleted the configuration of the plugin's webhooks"),
                     Err(error) => {
-                        let error = format!("{:#}", anyhow::Error::from(error));
+                        let error = with_causes(&error);
                         warn!(
                             plugin,
                             configuration = name,

@@ -231,7 +231,7 @@ fn a_denial_names_the_permission_its_plugin_and_the_line_to_write() {
     assert_snapshot!(denied((Verb::Delete, "v1", "ConfigMap", None, Some("b"), Some("red-0"))), @"not granted: delete v1 ConfigMap b/red-0: the administrator's file does not allow it; add under grants: - { apiVersion: v1, kind: ConfigMap, verbs: [delete], namespaces: [b] }");
     assert_snapshot!(denied((Verb::Create, "v1", "ConfigMap", None, Some("true"), None)), @r#"not granted: create v1 ConfigMap in namespace true: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: v1, kind: ConfigMap, verbs: [create], namespaces: ["true"] }"#);
     assert_snapshot!(denied((Verb::Apply, "stable.example.com/v1", "MyApple", Some(Subresource::Scale), None, Some("red"))), @"not granted: apply stable.example.com/v1 MyApple/scale red: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: stable.example.com/v1, kind: MyApple/scale, verbs: [apply] }");
-    assert_snapshot!(denied((Verb::Read, "v1", "Node", None, None, None)), @"not granted: read v1 Node in all namespaces: the plugin's manifest does not ask for it; it must have a permission like { apiVersion: v1, kind: Node, verbs: [read] }");
+    assert_snapshot!(denied((Verb::Read, "v1", "Node", None, None, None)), @"not granted: read v1 Node in all namespaces: the plugin's manifest does not ask for it; to read the cache, name the kind in `reads` of the controller; for a request, it must have a permission like { apiVersion: v1, kind: Node, verbs: [read] }");
 }
 
 #[test]

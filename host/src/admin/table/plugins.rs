@@ -33,7 +33,7 @@ pub(in crate::admin) fn plugins(rows: &[PluginRow], all: bool) -> String {
         }
         if let Some(Failure { at, stage, digest, message, backtrace }) = &row.load_failure {
             let digest = digest.short();
-            below(1, &format!("revision {digest} failed to {stage} at {at}: {message}"));
+            below(1, &format!("revision {digest} failed to {} at {at}: {message}", stage.act()));
             backtrace.iter().for_each(|frame| below(2, frame));
         }
         if let Some(waiting) = &row.waiting {

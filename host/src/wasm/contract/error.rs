@@ -305,19 +305,34 @@ fn calls_itself(error: &wasmtime::Error) -> bool {
     backtrace.frames().len() >= CALLS && innermost.all(|other| other == first)
 }
 
-/// Formats the guest's innermost frames: `0: 0x1b2c - apples!orchard::reconcile`.
+/// Formats the guest's innermost frames: `0: 0x1b2c - apples!orchard::reconcile`. The frames of Rust's panic are left
+/// out.
 ///
 /// Names come from the guest. A short name of C++ may stand for an endless one, so only Rust's names are demangled, and
 /// no further than they are shown.
 fn frames(error: &wasmtime::Error) -> Vec<String> {
     let Some(backtrace) = error.downcast_ref::<wasmtime::WasmBacktrace>() else { return Vec::new() };
-    let lines = backtrace.frames().iter().take(FRAMES).enumerate().map(|(number, frame)| {
+    let all = backtrace.frames();
+    let of_panic = all.iter().take_while(|frame| frame.func_name().is_some_and(is_of_panic)).count();
+    let skipped = if of_panic == all.len() { 0 } else { of_panic };
+    let lines = all.iter().enumerate().skip(skipped).take(FRAMES).map(|(number, frame)| {
         let mut line = FrameLine(String::new());
         // An error means that the line is full, which its end shows.
         let _ = write_frame(&mut line, number, frame);
         shorten(line.0, FRAME)
     });
     lines.collect()
+}
+
+/// Returns `true` if a function is of Rust's own libraries. The innermost frames of a panic are, and say nothing about
+/// the plugin.
+fn is_of_panic(name: &str) -> bool {
+    const LIBRARIES: [&str; 6] = ["std::", "core::", "alloc::", "__rust", "rust_panic", "rust_begin_unwind"];
+    let mut line = FrameLine(String::new());
+    // An error means that the name is longer than what is compared.
+    let _ = write_name(&mut line, name);
+    let path = line.0.trim_start_matches('<');
+    LIBRARIES.iter().any(|library| path.starts_with(library))
 }
 
 fn write_frame(line: &mut FrameLine, number: usize, frame: &wasmtime::FrameInfo) -> fmt::Result {
@@ -408,6 +423,21 @@ mod tests {
         assert!(write_name(&mut line, &format!("_R{name}E")).is_err());
         assert!(line.0.starts_with("a::f::<(i32, i32), ((i32, i32), (i32, i32)), (((i32, i32),"), "{}", line.0);
         assert!(line.0.len() < FRAME + 8, "{}", line.0.len());
+    }
+
+    #[test]
+    fn frames_of_rusts_own_libraries_are_known_by_their_names() {
+        for (name, expected) in [
+            ("_ZN4core9panicking9panic_fmt17h0123456789abcdefE", true),
+            ("_ZN3std9panicking20rust_panic_with_hook17h0123456789abcdefE", true),
+            ("__rustc::rust_begin_unwind", true),
+            ("rust_panic", true),
+            ("_ZN7orchard9reconcile17h0123456789abcdefE", false),
+            ("standard::reconcile", false),
+            ("reconcile", false),
+        ] {
+            assert_eq!(is_of_panic(name), expected, "{name}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use std::{io, net::TcpListener, sync::Arc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::board::Board;
+pub(crate) use self::{board::Board, review::Conversion};
 pub use self::{board::WebhookRow, certificate::Certificates, metrics::LastFailure};
 use self::{keeper::Keeper, server::Answering};
 use crate::{

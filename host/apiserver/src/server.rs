@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
+use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
@@ -167,6 +168,16 @@ impl Server {
     /// they are random.
     pub fn number_draws(&self) {
         self.draws.number();
+    }
+
+    /// Answers webhooks whose URLs begin with `url` in the same process. `answer` gets an `AdmissionReview` or a
+    /// `ConversionReview`, and returns one, or why it cannot. Only the first call has an effect.
+    pub fn answer_webhooks(
+        &self,
+        url: &str,
+        answer: impl Fn(Value) -> BoxFuture<'static, Result<Value, String>> + Send + Sync + 'static,
+    ) {
+        self.caller.answer_locally(url, answer);
     }
 
     /// Forgets the history, as etcd's compaction does. Watches and pages that continue from an older revision get 410.

@@ -1,4 +1,5 @@
-//! `pilothouse test`: runs cases against a plugin, in the real sandbox, through the real dispatcher, with an API server in memory.
+//! `pilothouse test`: runs cases against a plugin, in the real sandbox, through the real dispatcher, with an API server
+//! in memory.
 //!
 //! ```text
 //! files ─► cases ─► jobs, a world for each case ─► verdicts ─► text

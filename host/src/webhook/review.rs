@@ -10,7 +10,7 @@ use crate::wasm::{Decision, Review, User};
 /// Why a request is not a review, or its answer cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Invalid(pub(super) String);
+pub(crate) struct Invalid(pub(super) String);
 
 #[derive(Deserialize)]
 struct Envelope<T> {
@@ -157,9 +157,9 @@ struct ConversionRequest {
 
 /// Objects to convert, and what is needed to answer.
 #[derive(Debug)]
-pub(super) struct Conversion {
-    pub(super) uid: String,
-    pub(super) api_version: String,
+pub(crate) struct Conversion {
+    uid: String,
+    pub(crate) api_version: String,
     objects: Vec<Value>,
 }
 
@@ -167,20 +167,41 @@ pub(super) struct Conversion {
 const CONVERTED: [&str; 2] = ["labels", "annotations"];
 
 impl Conversion {
+    /// Creates the conversion of one object.
+    pub(crate) fn of(object: Value, api_version: String) -> Self {
+        Self { uid: String::new(), api_version, objects: vec![object] }
+    }
+
     /// Reads a `ConversionReview`.
-    pub(super) fn read(body: &[u8]) -> Result<Self, Invalid> {
+    ///
+    /// # Errors
+    /// If it is not one.
+    pub(crate) fn read(body: &[u8]) -> Result<Self, Invalid> {
         let Envelope { request } = serde_json::from_slice::<Envelope<ConversionRequest>>(body)
             .map_err(|error| Invalid(format!("this is not a ConversionReview of apiextensions.k8s.io/v1: {error}")))?;
         Ok(Self { uid: request.uid, api_version: request.desired_api_version, objects: request.objects })
     }
 
     /// Returns the objects as the plugin sees them.
-    pub(super) fn texts(&self) -> Vec<String> {
+    pub(crate) fn texts(&self) -> Vec<String> {
         self.objects.iter().map(|object| without_managers(object.clone()).to_string()).collect()
     }
 
-    /// Returns the answer with the converted objects. Everything in `metadata` but labels and annotations stays as it was.
-    pub(super) fn answer(&self, converted: &[String]) -> Result<Value, Invalid> {
+    /// Returns the answer to the API server: the converted objects, or why they cannot be converted.
+    pub(crate) fn answer(&self, converted: Result<Vec<String>, String>) -> Value {
+        let objects = converted.and_then(|objects| self.objects(&objects).map_err(|Invalid(why)| why));
+        let response = match objects {
+            Ok(objects) => json!({ "convertedObjects": objects, "result": { "status": "Success" } }),
+            Err(why) => json!({ "convertedObjects": [], "result": { "status": "Failure", "message": why } }),
+        };
+        self.response(&response)
+    }
+
+    /// Returns the converted objects. Everything in `metadata` but labels and annotations stays as it was.
+    ///
+    /// # Errors
+    /// If one of them is not what was asked for.
+    pub(crate) fn objects(&self, converted: &[String]) -> Result<Vec<Value>, Invalid> {
         let objects = self.objects.iter().zip(converted).enumerate();
         let objects = objects.map(|(at, (object, converted))| {
             let invalid = |why: &str| Invalid(format!("converted object {at} {why}"));
@@ -206,13 +227,7 @@ impl Conversion {
             converted["metadata"] = metadata;
             Ok(converted)
         });
-        let objects: Vec<Value> = objects.collect::<Result<_, _>>()?;
-        Ok(self.response(&json!({ "convertedObjects": objects, "result": { "status": "Success" } })))
-    }
-
-    /// Returns the answer that the objects cannot be converted.
-    pub(super) fn failure(&self, why: &str) -> Value {
-        self.response(&json!({ "convertedObjects": [], "result": { "status": "Failure", "message": why } }))
+        objects.collect()
     }
 
     fn response(&self, response: &Value) -> Value {
@@ -327,17 +342,21 @@ mod tests {
         let converted = |name: &str, version: &str| {
             let metadata = json!({"name": name, "uid": "u", "annotations": {"c": "d"}, "generation": 9});
             let object = json!({"apiVersion": version, "kind": "Lamp", "metadata": metadata, "spec": {}});
-            conversion.answer(&[object.to_string()])
+            conversion.answer(Ok(vec![object.to_string()]))["response"].clone()
         };
-        let answer = converted("hall", "example.com/v2").unwrap();
+        let answer = converted("hall", "example.com/v2");
         let expected =
             json!({"name": "hall", "uid": "u", "generation": 3, "annotations": {"c": "d"}, "managedFields": []});
-        assert_eq!(answer["response"]["convertedObjects"][0]["metadata"], expected);
+        assert_eq!((&answer["convertedObjects"][0]["metadata"], &answer["uid"]), (&expected, &json!("r")));
+        let failure = |message: &str| json!({"status": "Failure", "message": message});
         assert_eq!(
-            converted("cellar", "example.com/v2").unwrap_err().0,
-            "converted object 0 has another metadata.name than before"
+            converted("cellar", "example.com/v2")["result"],
+            failure("converted object 0 has another metadata.name than before")
         );
-        assert_eq!(converted("hall", "example.com/v1").unwrap_err().0, "converted object 0 is not of example.com/v2");
-        assert_eq!(conversion.failure("why")["response"]["result"], json!({"status": "Failure", "message": "why"}));
+        assert_eq!(
+            converted("hall", "example.com/v1")["result"],
+            failure("converted object 0 is not of example.com/v2")
+        );
+        assert_eq!(conversion.answer(Err("why".to_owned()))["response"]["result"], failure("why"));
     }
 }

@@ -302,11 +302,10 @@ async fn convert(reviewing: &Reviewing, body: &[u8], arrived: Instant) -> Result
     let conversion = Conversion::read(body)?;
     let converted = reviewing.convert(conversion.api_version.clone(), conversion.texts(), arrived).await;
     // The API server shows the text of a failure, and no more than the code of another answer.
-    Ok(match converted {
-        Ok(objects) => conversion.answer(&objects).unwrap_or_else(|Invalid(why)| conversion.failure(&why)),
-        Err(ReviewError::Refused(message)) => conversion.failure(&message),
-        Err(error) => conversion.failure(&error.to_string()),
-    })
+    Ok(conversion.answer(converted.map_err(|error| match error {
+        ReviewError::Refused(message) => message,
+        error => error.to_string(),
+    })))
 }
 
 /// Returns how long the API server waits: `timeout=10s` in the query.

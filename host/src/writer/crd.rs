@@ -8,7 +8,7 @@ use pilothouse_core::{
     manifest::Verb,
     object::Object,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::info;
 
 use super::{basis::Basis, endpoint::Endpoint, error::Error, handle::Writer};
@@ -78,11 +78,7 @@ impl Writer {
                         "converts objects by a webhook, and this host serves none: start it with --webhook-service or --webhook-url",
                     ));
                 };
-                let path = format!("/conversion/{}", self.identity.plugin());
-                desired["spec"]["conversion"]["webhook"] = json!({
-                    "clientConfig": webhooks.client_config(&path).await,
-                    "conversionReviewVersions": ["v1"],
-                });
+                desired["spec"]["conversion"]["webhook"] = webhooks.conversion(self.identity.plugin()).await;
             }
             let key = Key::new(None, &name);
             let installing = |source| CrdError::Install { name: name.clone(), source };

@@ -5,6 +5,8 @@ use std::{fmt, sync::Arc};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::name::PluginName;
+
 /// The address of the webhooks, as their configurations name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -91,6 +93,16 @@ impl Endpoint {
         let mut config = self.address_of(path);
         config["caBundle"] = json!(bundle.as_deref());
         config
+    }
+
+    /// Returns the `spec.conversion.webhook` of a definition that a plugin brings. Waits until the certificates are
+    /// there.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn conversion(&self, plugin: &PluginName) -> Value {
+        let client_config = self.client_config(&format!("/conversion/{plugin}")).await;
+        json!({ "clientConfig": client_config, "conversionReviewVersions": ["v1"] })
     }
 
     /// Returns `true` if a `clientConfig` names this host.

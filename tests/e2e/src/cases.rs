@@ -165,6 +165,38 @@ fn metrics_requests_and_reviews_are_compared() {
     assert_eq!(code, 0, "{said}");
 }
 
+#[test]
+fn failed_conversions_and_unknown_versions_are_told() {
+    let lamp = |spec: &str| {
+        format!("{{apiVersion: converting.example.com/v2, kind: Lamp, metadata: {{name: hall}}, spec: {spec}}}")
+    };
+    let case = |name: &str, lamp: &str, to: &str, then: &str| {
+        format!("---\nname: {name}\nwhen: {{convert: {{object: {lamp}, to: {to}}}}}\nthen: {then}\n")
+    };
+    let text = case("panics", &lamp("{percent: 1001}"), "v1", "{}")
+        + &case("differs", &lamp("{percent: 5}"), "v1", "{converted: {spec: {lit: false}}}")
+        + &case("not served", &lamp("{percent: 5}"), "v3", "{}")
+        + &case(
+            "same version",
+            &lamp("{percent: 5}"),
+            "converting.example.com/v2",
+            "{converted: {spec: {percent: 5}}}",
+        );
+    let (code, said) = test("guests/converting.wasm", &[("a.yaml", &text)], &["a.yaml", "-v"]);
+    assert_eq!(code, 1, "{said}");
+    for line in [
+        "the conversion failed: plugin trapped",
+        "converted.spec.lit: expected false, found true",
+        "converting.example.com/v3 Lamp is not served",
+        ": same version (",
+        "1 passed, 3 failed",
+    ] {
+        assert!(said.contains(line), "{line}:\n{said}");
+    }
+    let (code, said) = test("plugins/myapple.wasm", &[("a.yaml", &case("none", &lamp("{}"), "v1", "{}"))], &["a.yaml"]);
+    assert!(code == 1 && said.contains("the plugin converts no objects"), "{said}");
+}
+
 /// Returns the blocks of code of a page: the language, and the text.
 fn blocks(page: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
@@ -191,7 +223,7 @@ fn examples_of_the_page_run_as_it_says() {
     let of =
         |language: &'static str| blocks.iter().filter(move |(of, _)| of == language).map(|(_, text)| text.as_str());
     let yaml: Vec<&str> = of("yaml").collect();
-    let [pie, fault, http, review] = yaml[..] else { panic!("{} blocks of YAML", yaml.len()) };
+    let [pie, fault, http, review, conversions] = yaml[..] else { panic!("{} blocks of YAML", yaml.len()) };
     let console = of("console").next().expect("the command");
     let (command, expected) = console.split_once('\n').expect("a command and its output");
     assert_eq!(command, "$ pilothouse test target/plugins/myapple.wasm pie.yaml");
@@ -219,6 +251,9 @@ fn examples_of_the_page_run_as_it_says() {
     assert_eq!(code, 0, "{said}");
     let text = format!("name: a review\n{review}");
     let (code, said) = test("plugins/registry-policy.wasm", &[("a.yaml", &text)], &["a.yaml"]);
+    assert_eq!(code, 0, "{said}");
+    let text = format!("name: conversions\n{conversions}");
+    let (code, said) = test("guests/converting.wasm", &[("a.yaml", &text)], &["a.yaml"]);
     assert_eq!(code, 0, "{said}");
 }
 

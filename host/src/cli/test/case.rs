@@ -124,6 +124,12 @@ pub(super) enum Action {
     Http(Box<HttpAnswer>),
     /// Asks a webhook of the plugin.
     Review(Box<ReviewCall>),
+    /// Converts an object to another version of its kind.
+    Convert {
+        object: Value,
+        /// An `apiVersion`.
+        to: String,
+    },
 }
 
 /// An empty `then`, and where it is.
@@ -156,6 +162,7 @@ pub(super) struct Then {
     pub(super) http: Option<Located>,
     pub(super) metrics: Option<Located>,
     pub(super) review: Option<Located>,
+    pub(super) converted: Option<Located>,
 }
 
 /// Names an object.
@@ -337,8 +344,8 @@ fn step_of(node: &Located) -> Result<Step, Wrong> {
     Ok(Step { line: node.line, when, then, empty })
 }
 
-const ACTIONS: [&str; 10] =
-    ["apply", "patch", "status", "delete", "advance", "reconcile", "config", "fault", "http", "review"];
+const ACTIONS: [&str; 11] =
+    ["apply", "patch", "status", "delete", "advance", "reconcile", "config", "fault", "http", "review", "convert"];
 
 fn action(node: &Located) -> Result<(usize, Action), Wrong> {
     let [member] = members(node, "when", &ACTIONS)? else {
@@ -384,6 +391,7 @@ fn action(node: &Located) -> Result<(usize, Action), Wrong> {
         "config" => Action::Config(value.value()),
         "http" => Action::Http(Box::new(http_answer(value)?)),
         "review" => Action::Review(Box::new(review(value)?)),
+        "convert" => convert(value)?,
         _ => Action::Fault(Box::new(fault(value)?)),
     };
     Ok((line, action))
@@ -528,7 +536,21 @@ fn review(node: &Located) -> Result<ReviewCall, Wrong> {
     Ok(call)
 }
 
-const EXPECTATIONS: [&str; 12] = [
+fn convert(node: &Located) -> Result<Action, Wrong> {
+    let map = members(node, "a conversion", &["object", "to"])?;
+    let (Some(object), Some(to)) = (find(map, "object"), find(map, "to")) else {
+        return Err((node.line, "a conversion needs an object, and the version `to` which it is converted".to_owned()));
+    };
+    let (line, object, to) = (object.line, object.value(), text(to, "to")?);
+    let of = Reference::of(&object).map_err(|why| (line, why))?;
+    let to = match of.api_version.split_once('/') {
+        Some((group, _)) if !to.contains('/') => format!("{group}/{to}"),
+        _ => to,
+    };
+    Ok(Action::Convert { object, to })
+}
+
+const EXPECTATIONS: [&str; 13] = [
     "objects",
     "absent",
     "reconciled",
@@ -541,6 +563,7 @@ const EXPECTATIONS: [&str; 12] = [
     "http",
     "metrics",
     "review",
+    "converted",
 ];
 
 fn then(node: &Located) -> Result<Then, Wrong> {
@@ -603,6 +626,12 @@ fn then(node: &Located) -> Result<Then, Wrong> {
             "review" => {
                 members(&value, "a review", &["allowed", "message", "code", "warnings", "object", "error"])?;
                 then.review = Some(value);
+            }
+            "converted" => {
+                if !matches!(value.content, Content::Map(_)) {
+                    return Err((value.line, "converted must be an object, or a part of one".to_owned()));
+                }
+                then.converted = Some(value);
             }
             _ => {
                 texts(&value, "log")?;
@@ -705,6 +734,8 @@ mod tests {
             ("name: a\nwhen:\n  advance: 10\n", "3: a time is written like 500ms, 30s, 5m or 1h30m"),
             ("name: a\nwhen:\n  fault: {verbs: [aply], code: 500}\n", "3: unknown variant `aply`"),
             ("name: a\nwhen:\n  fault: {verbs: [apply]}\n", "3: a fault needs code, delay or hang"),
+            ("name: a\nwhen:\n  convert: {to: v2}\n", "3: a conversion needs an object, and the version `to`"),
+            ("name: a\nthen:\n  converted: v2\n", "3: converted must be an object"),
             ("name: a\nthen:\n  writes: none\n", "3: writes must be a list"),
             ("name: a\nthen:\n  events: [{reson: A}]\n", "3: reson is not known here"),
         ] {

@@ -60,6 +60,14 @@ pub(super) async fn check(step: &Step, happened: &Happened, world: &World<'_>) -
             None => found.push(plain(node.line, "review: no action of this step asks for a review".to_owned())),
         }
     }
+    if let Some(node) = &then.converted {
+        match happened.conversions.last() {
+            Some(Ok(object)) => compare(node, object, "converted", &mut found),
+            // It is among the failures.
+            Some(Err(_)) => {}
+            None => found.push(plain(node.line, "converted: no action of this step converts an object".to_owned())),
+        }
+    }
     for node in then.log.iter().flat_map(Located::items) {
         let wanted = node.value();
         let wanted = wanted.as_str().unwrap_or_default();
@@ -100,6 +108,8 @@ fn failures(step: &Step, happened: &Happened, found: &mut Vec<Difference>) {
             _ => {}
         }
     }
+    let conversions = happened.conversions.iter().filter_map(|converted| converted.as_ref().err());
+    errors.extend(conversions.map(|error| (error.clone(), format!("the conversion failed: {error}"))));
     match &step.then.error {
         None => found.extend(errors.into_iter().map(|(_, message)| plain(step.line, message))),
         Some(node) => {

@@ -1,7 +1,7 @@
 //! Tells when a runtime has nothing to do.
 //!
-//! A paused clock moves by itself whenever the runtime is idle. A task that waits for [`Parked::next`] is woken before that,
-//! so time stands still.
+//! A paused clock moves by itself whenever the runtime is idle. A task that waits for [`Parked::next`] is woken before
+//! that, so time stands still.
 
 use std::{
     future::poll_fn,

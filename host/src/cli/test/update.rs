@@ -1,7 +1,7 @@
 //! `--update`: writes what was found into case files, in place of what was expected.
 //!
-//! Only the text of a value that differs is replaced, so comments around it stay. Where a member is missing, or a list has another length,
-//! the map or the list around it is written anew, without its comments.
+//! Only the text of a value that differs is replaced, so comments around it stay. Where a member is missing, or a list
+//! has another length, the map or the list around it is written anew, without its comments.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,7 @@
 //! The world of one case: an API server in memory, and the host's own dispatcher, caches and writer with the plugin.
 //!
-//! Everything runs on one thread with a clock that stands still. A step is over when nothing can go on but by the passing of time.
+//! Everything runs on one thread with a clock that stands still. A step is over when nothing can go on but by the
+//! passing of time.
 //!
 //! ```text
 //! case ─► requests ─► Server ◄─ Local ◄─ Cluster ◄─ informers, writer ◄─ Dispatch ◄─ plugin
@@ -9,6 +10,7 @@
 
 use std::{
     collections::BTreeMap,
+    mem,
     pin::pin,
     sync::Arc,
     task::{Context, Poll},
@@ -16,12 +18,15 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail};
+use arc_swap::ArcSwap;
 use bytes::Bytes;
+use futures::FutureExt;
 use http::{HeaderValue, Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use pilothouse_apiserver::{Local, Served, Server, keep_house};
 use pilothouse_core::{
     key::Key,
+    manifest::MAX_REVIEW,
     series::{Measured, Value as Measure},
 };
 use serde_json::{Map, Value, json};
@@ -48,8 +53,9 @@ use crate::{
     name::PluginName,
     outbound::Outbound,
     plugin::{Activate, Candidate},
-    wasm::{Review, User},
-    writer::Events,
+    wasm::{Review, Revision, User},
+    webhook::Conversion,
+    writer::{Address, Endpoint, Events},
 };
 
 /// Time of the case that a step may take to settle. A request that hangs ends after about a minute.
@@ -60,6 +66,9 @@ const STRIDE: Duration = Duration::from_millis(1);
 
 /// The field manager of what a case writes.
 const MANAGER: &str = "test";
+
+/// The address of the plugin's webhooks. Nothing listens there: the API server calls them in this process.
+const HOST_URL: &str = "https://pilothouse.invalid";
 
 /// What a request of the case failed with.
 #[derive(Debug)]
@@ -83,6 +92,8 @@ pub(super) struct Happened {
     pub(super) unanswered: Vec<String>,
     /// Answers to reviews, in order.
     pub(super) reviews: Vec<Value>,
+    /// Converted objects, or why they cannot be converted, in order.
+    pub(super) conversions: Vec<Result<Value, String>>,
     /// What the plugin waits for, and does not reconcile.
     pub(super) waits_for: Vec<String>,
 }
@@ -95,6 +106,9 @@ pub(super) struct World<'a> {
     parked: Parked,
     servers: Servers,
     reviews: Vec<Value>,
+    /// The revision that converts objects.
+    converting: Arc<ArcSwap<Revision>>,
+    conversions: Vec<Result<Value, String>>,
     /// The count of each Event, by its name.
     events: BTreeMap<String, u64>,
 }
@@ -147,10 +161,16 @@ impl<'a> World<'a> {
             Some(snapshot) => Server::from_snapshot(snapshot, move || clock.now()),
             None => Server::with_clock(move || clock.now()),
         });
+        let converting = Arc::new(ArcSwap::new(candidate.revision.clone()));
+        let converts = converting.clone();
+        server.answer_webhooks(HOST_URL, move |review| answer(converts.load_full(), review).boxed());
         tokio::spawn(keep_house(server.clone()));
         let client = kube::Client::new(HostClient(Local::new(server.clone())), "default");
         let cluster = Cluster::new(client, "the case", io.clone());
         let acting = Acting::new(true);
+        let endpoint = Endpoint::new(Address::Url(HOST_URL.to_owned()));
+        // No connection is made, so no authority needs to be trusted.
+        endpoint.trust("");
         let events = Events::start(cluster.clone(), acting.clone(), Arc::default(), "case", &io).with_clock(clock);
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
@@ -161,18 +181,19 @@ impl<'a> World<'a> {
             outbound: Outbound::instead(move |url| dialed.dial(url), Arc::default()),
             events,
             acting,
-            webhooks: None,
+            webhooks: Some(endpoint.clone()),
             clock,
         }));
-        let world = Self { plugin, server, dispatch, parked, servers, reviews: Vec::new(), events: BTreeMap::new() };
+        let (reviews, conversions, events) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let world = Self { plugin, server, dispatch, parked, servers, reviews, converting, conversions, events };
         if described.installed.get().is_none() {
-            world.install(&candidate).await?;
+            world.install(&candidate, &endpoint).await?;
             described.installed.get_or_init(|| world.server.snapshot());
         }
         // Other cases begin here, so a case repeats exactly.
         world.server.number_draws();
         for (line, object) in in_order(objects) {
-            let made = world.give(object).await;
+            let made = world.drive(world.give(object)).await.context("an object is never stored")?;
             made.map_err(|refused| anyhow!("{}:{line}: {}", case.file.display(), refused.message))?;
         }
         let activated = world.drive(Activate::activate(&*world.dispatch, candidate)).await;
@@ -182,11 +203,11 @@ impl<'a> World<'a> {
     }
 
     /// Installs the definitions of the plugin, as the host would.
-    async fn install(&self, candidate: &Candidate) -> anyhow::Result<()> {
+    async fn install(&self, candidate: &Candidate, webhooks: &Endpoint) -> anyhow::Result<()> {
         for definition in &candidate.revision.manifest().crds {
             let mut definition: Value = serde_json::from_str(definition)?;
             if definition["spec"]["conversion"]["strategy"] == "Webhook" {
-                bail!("the plugin converts objects by a webhook, which cases cannot do: test the conversion natively");
+                definition["spec"]["conversion"]["webhook"] = webhooks.conversion(&self.plugin.name).await;
             }
             definition.as_object_mut().map(|members| members.remove("status"));
             let made = self.apply(&definition, candidate.identity.manager()).await;
@@ -202,12 +223,13 @@ impl<'a> World<'a> {
         let waits_for = self.dispatch.controllers().into_iter().flat_map(|controller| controller.waking().waits_for());
         let waits_for = waits_for.map(|(informer, state)| format!("{informer}: {state}")).collect();
         let (requests, unanswered) = self.servers.take();
-        let reviews = std::mem::take(&mut self.reviews);
-        let events = self.new_events().await;
-        Happened { seen: record::take(), events, refused: Vec::new(), requests, unanswered, reviews, waits_for }
+        let (reviews, conversions) = (mem::take(&mut self.reviews), mem::take(&mut self.conversions));
+        let (seen, events) = (record::take(), self.new_events().await);
+        Happened { seen, events, refused: Vec::new(), requests, unanswered, reviews, conversions, waits_for }
     }
 
-    /// Performs the actions of a step, and waits until their effects have settled. Returns why the API server refused some of them.
+    /// Performs the actions of a step, and waits until their effects have settled. Returns why the API server refused
+    /// some of them.
     ///
     /// # Errors
     /// If an action makes no sense here, or the step never settles.
@@ -249,7 +271,8 @@ impl<'a> World<'a> {
         list["items"].as_array().into_iter().flatten().filter_map(name).collect()
     }
 
-    /// Returns the values of the plugin's metrics: `name`, or `name{label=value}`. A histogram has `name_count` and `name_sum`.
+    /// Returns the values of the plugin's metrics: `name`, or `name{label=value}`. A histogram has `name_count` and
+    /// `name_sum`.
     pub(super) fn metrics(&self) -> Value {
         let mut values = Map::new();
         for record in self.dispatch.records() {
@@ -311,6 +334,7 @@ impl<'a> World<'a> {
             }
             Action::Config(config) => {
                 let (candidate, _) = self.plugin.candidate(Some(config)).await?;
+                self.converting.store(candidate.revision.clone());
                 let activated = self.drive(Activate::activate(&*self.dispatch, candidate)).await;
                 activated.ok_or_else(|| anyhow!("the new configuration does not become active"))??;
                 Ok(())
@@ -322,6 +346,11 @@ impl<'a> World<'a> {
             Action::Review(call) => {
                 let review = self.review(call).await?;
                 self.reviews.push(review);
+                Ok(())
+            }
+            Action::Convert { object, to } => {
+                let converted = self.convert(object, to).await?;
+                self.conversions.push(converted);
                 Ok(())
             }
             Action::Fault(rule) => {
@@ -370,6 +399,23 @@ impl<'a> World<'a> {
             }
             Err(error) => json!({ "error": error.to_string() }),
         })
+    }
+
+    /// Converts an object as the API server would let the plugin do it.
+    async fn convert(&self, object: &Value, to: &str) -> anyhow::Result<Result<Value, String>> {
+        let revision = self.converting.load_full();
+        if !revision.manifest().needs_conversion() {
+            bail!("the plugin converts no objects: none of its definitions has the conversion strategy Webhook");
+        }
+        let of = Reference::of(object).map_err(anyhow::Error::msg)?;
+        for api_version in [&of.api_version, to] {
+            let of = Reference { api_version: api_version.to_owned(), ..of.clone() };
+            self.served(&of).map_err(|refused| anyhow!(refused.message))?;
+        }
+        let conversion = Conversion::of(object.clone(), to.to_owned());
+        let converted = self.drive(converted(&revision, &conversion)).await.context("the conversion has no end")?;
+        let objects = converted.and_then(|objects| conversion.objects(&objects).map_err(|invalid| invalid.to_string()));
+        Ok(objects.map(|objects| objects.into_iter().next().unwrap_or_default()))
     }
 
     /// Creates an object with its status, and its namespace if that does not exist. Owners need no uid.
@@ -547,6 +593,18 @@ impl<'a> World<'a> {
             }
         }
     }
+}
+
+/// Converts objects with the plugin.
+async fn converted(revision: &Revision, conversion: &Conversion) -> Result<Vec<String>, String> {
+    let converted = revision.convert(&conversion.api_version, &conversion.texts(), MAX_REVIEW).await;
+    converted.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+/// Answers a `ConversionReview` of the API server.
+async fn answer(revision: Arc<Revision>, review: Value) -> Result<Value, String> {
+    let conversion = Conversion::read(review.to_string().as_bytes()).map_err(|invalid| invalid.to_string())?;
+    Ok(conversion.answer(converted(&revision, &conversion).await))
 }
 
 /// Returns objects in the order in which others need them: namespaces, definitions, the rest.

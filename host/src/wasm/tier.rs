@@ -24,6 +24,7 @@ impl Tier {
 pub enum Optimizing {
     /// Soon, when no other file waits to be compiled.
     Soon,
-    /// Never. For development: an edit replaces the code, and the build of that edit needs the cores.
+    /// Never. For development: an edit replaces the code, and the build of that edit needs the cores. The code is kept
+    /// in the cache.
     Never,
 }

@@ -166,6 +166,28 @@ fn metrics_requests_and_reviews_are_compared() {
 }
 
 #[test]
+fn compiled_code_of_a_short_run_is_kept_for_the_next() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let text = format!("name: one apple\nwhen: {{apply: {APPLE}}}\nthen: {{}}\n");
+    fs::write(dir.path().join("a.yaml"), text).expect("a file");
+    let kept = || {
+        let entries = fs::read_dir(dir.path().join("code")).expect("the cache");
+        let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
+        names.sort();
+        names
+    };
+    let run = || {
+        let (code, said) = test_in(dir.path(), "plugins/myapple.wasm", &["a.yaml", "--cache-dir", "code"]);
+        assert_eq!(code, 0, "{said}");
+    };
+    run();
+    let first = kept();
+    assert!(first.iter().any(|name| name.to_string_lossy().ends_with(".cwasm")), "{first:?}");
+    run();
+    assert_eq!(kept(), first);
+}
+
+#[test]
 fn failed_conversions_and_unknown_versions_are_told() {
     let lamp = |spec: &str| {
         format!("{{apiVersion: converting.example.com/v2, kind: Lamp, metadata: {{name: hall}}, spec: {spec}}}")

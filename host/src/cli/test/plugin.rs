@@ -51,12 +51,14 @@ impl Plugin {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = PluginName::of_file(&stem).or_else(|error| PluginName::suggested(&stem).ok_or(error))?;
         let (_, file) = describe::admin_file(path, None, &name)?;
-        let engine = app::engine(Some(cache), Optimizing::Soon)?;
+        // Cases need the cores, and often end before the code would be optimized.
+        let engine = app::engine(Some(cache), Optimizing::Never)?;
         let linked = engine.load(PluginFile::new(bytes)).await?.link().await?;
         Ok(Self { name, engine, linked, file, described: Mutex::default() })
     }
 
-    /// Returns a revision with this configuration, which may do all that it asks for, and what it shares with other cases.
+    /// Returns a revision with this configuration, which may do all that it asks for, and what it shares with other
+    /// cases.
     ///
     /// # Errors
     /// If the plugin does not accept the configuration, or its manifest is not valid.

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! file ─┬─ loaded ─────────────────────────────────────► code
-//!       ├─ in the cache ───────────────────────────────► code, optimized
+//!       ├─ in the cache ───────────────────────────────► code, as it is kept there
 //!       └─ its turn ─ baseline compiler ► code ── background ─ optimizing compiler ─ the cache ─► the same code, optimized
 //! ```
 //!
 //! Somebody waits for a reload, and many wait for a first start. So new files are compiled fast first, and optimized
 //! when no other file is waiting. The optimizing compiler is used at once if there is no baseline compiler, or if that
-//! one does not know an instruction.
+//! one does not know an instruction. Code that is never optimized is kept in the cache as the baseline compiler made
+//! it.
 
 use std::{
     collections::HashSet,
     fs::File,
-    io,
+    io, iter,
     os::unix::fs::{FileExt as _, MetadataExt as _},
     path::Path,
     sync::{Arc, Weak, atomic::Ordering},
@@ -99,7 +100,12 @@ impl Engine {
     async fn compile_new(&self, compiler: &Compiler, file: PluginFile) -> Result<Compiled, LoadError> {
         let (digest, bytes) = (file.digest(), file.bytes().len());
         if let Some(baseline) = self.baseline() {
-            let compiling = self.compile_unnamed(compiler, &baseline, &file, &Location::ALL);
+            let compiling = async {
+                match self.0.optimizing {
+                    Optimizing::Soon => self.compile_unnamed(compiler, &baseline, &file, &Location::ALL).await,
+                    Optimizing::Never => self.compile_kept(compiler, &baseline, &file).await,
+                }
+            };
             match counted(&self.0.counts.baseline, compiling).await {
                 Ok(compiled) => {
                     let code = code(Source::File(compiled), &baseline)?;
@@ -117,7 +123,8 @@ impl Engine {
                 Err(_) => {}
             }
         }
-        let compiled = counted(&self.0.counts.optimized, self.compile_well(compiler, &file)).await?;
+        let compiling = self.compile_kept(compiler, &self.0.plain, &file);
+        let compiled = counted(&self.0.counts.optimized, compiling).await?;
         Ok(self.enter(digest, code(Source::File(compiled), &self.0.plain)?, bytes))
     }
 
@@ -196,7 +203,7 @@ impl Engine {
         let (engine, kept) = (self.clone(), kept.try_clone().map_err(LoadError::Compiler)?);
         let read = move || {
             // Another host may have compiled the same file.
-            if let Some(found) = engine.find(digest) {
+            if let Some((found, _)) = engine.find(digest) {
                 return Ok(Ok(found));
             }
             let mut file = vec![0; bytes];
@@ -208,7 +215,7 @@ impl Engine {
         };
         match blocking(read).await?.map_err(LoadError::Compiler)? {
             Ok(found) => Ok(found),
-            Err(file) => counted(&self.0.counts.optimized, self.compile_well(compiler, &file)).await,
+            Err(file) => counted(&self.0.counts.optimized, self.compile_kept(compiler, &self.0.plain, &file)).await,
         }
     }
 
@@ -236,41 +243,53 @@ impl Engine {
             if let Some(code) = loaded {
                 return Some(Compiled::new(&engine, code, digest, size));
             }
-            let file = engine.find(digest)?;
+            let (file, sandbox) = engine.find(digest)?;
             // It was damaged after the check, a moment ago.
-            let code = code(Source::File(file), &engine.0.plain).ok()?;
+            let code = code(Source::File(file), &sandbox).ok()?;
             let found = || _ = engine.0.counts.hits.fetch_add(1, Ordering::Relaxed);
             Some(engine.enter_with(digest, code, size, found))
         })
         .await
     }
 
-    /// Returns the file's code, if it is in the cache.
-    fn find(&self, digest: Digest) -> Option<File> {
-        match self.0.cache.as_ref()?.find(&Key::new(&self.0.plain.engine, digest)) {
-            Ok(found) => found,
+    /// Returns the sandboxes whose code is kept in the cache, the faster code first.
+    fn kept(&self) -> impl Iterator<Item = Arc<Sandbox>> {
+        let baseline = (self.0.optimizing == Optimizing::Never).then(|| self.baseline()).flatten();
+        iter::once(self.0.plain.clone()).chain(baseline)
+    }
+
+    /// Returns the file's code and the sandbox that it was compiled for, if it is in the cache.
+    fn find(&self, digest: Digest) -> Option<(File, Arc<Sandbox>)> {
+        let cache = self.0.cache.as_ref()?;
+        self.kept().find_map(|sandbox| match cache.find(&Key::new(&sandbox.engine, digest)) {
+            Ok(found) => found.map(|file| (file, sandbox)),
             Err(damage) => {
                 self.0.counts.rejected.fetch_add(1, Ordering::Relaxed);
                 warn!(%digest, error = %damage, "cached code is damaged; the file is compiled again");
                 None
             }
-        }
+        })
     }
 
-    /// Runs the optimizing compiler. The code becomes a cached file, or an unnamed one if there is no cache or it is
+    /// Runs the compiler for `sandbox`. The code becomes a cached file, or an unnamed one if there is no cache or it is
     /// full.
-    async fn compile_well(&self, compiler: &Compiler, file: &PluginFile) -> Result<File, LoadError> {
+    async fn compile_kept(
+        &self,
+        compiler: &Compiler,
+        sandbox: &Arc<Sandbox>,
+        file: &PluginFile,
+    ) -> Result<File, LoadError> {
         let Some(cache) = &self.0.cache else {
-            return self.compile_unnamed(compiler, &self.0.plain, file, &Location::ELSEWHERE).await;
+            return self.compile_unnamed(compiler, sandbox, file, &Location::ELSEWHERE).await;
         };
         let compiled = match cache.begin() {
-            Ok(temporary) => self.compile_into(compiler, &self.0.plain, file, Output::Cached(temporary)).await,
+            Ok(temporary) => self.compile_into(compiler, sandbox, file, Output::Cached(temporary)).await,
             Err(error) => Err(LoadError::Compiler(error)),
         };
         match compiled {
             Err(LoadError::Compiler(error)) => {
                 warn!(directory = %cache.dir().display(), %error, "cannot keep compiled code");
-                self.compile_unnamed(compiler, &self.0.plain, file, &Location::ELSEWHERE).await
+                self.compile_unnamed(compiler, sandbox, file, &Location::ELSEWHERE).await
             }
             compiled => compiled,
         }
@@ -345,7 +364,8 @@ impl Engine {
     fn used(&self) -> HashSet<Key> {
         let codes = self.0.codes.lock();
         let alive = codes.iter().filter(|(_, code)| code.strong_count() > 0);
-        alive.map(|(digest, _)| Key::new(&self.0.plain.engine, *digest)).collect()
+        let sandboxes: Vec<_> = self.kept().collect();
+        alive.flat_map(|(digest, _)| sandboxes.iter().map(|sandbox| Key::new(&sandbox.engine, *digest))).collect()
     }
 
     /// Creates a file without a name, which ends with this process.

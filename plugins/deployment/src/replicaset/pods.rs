@@ -28,6 +28,14 @@ pub(crate) struct Pod {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Spec {
     pub(crate) node_name: Option<String>,
+    pub(crate) init_containers: Vec<InitContainer>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct InitContainer {
+    pub(crate) name: String,
+    pub(crate) restart_policy: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -36,17 +44,20 @@ pub(crate) struct Status {
     pub(crate) phase: Option<String>,
     pub(crate) conditions: Vec<PodCondition>,
     pub(crate) container_statuses: Vec<Restarts>,
+    pub(crate) init_container_statuses: Vec<Restarts>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Restarts {
+    /// Empty for containers that are no init containers.
+    pub(crate) name: String,
     pub(crate) restart_count: i32,
 }
 
 impl Pod {
     /// The paths of these fields.
-    pub(crate) const FIELDS: [&str; 10] = [
+    pub(crate) const FIELDS: [&str; 14] = [
         "metadata.uid",
         "metadata.creationTimestamp",
         "metadata.deletionTimestamp",
@@ -54,9 +65,13 @@ impl Pod {
         "metadata.annotations[\"controller.kubernetes.io/pod-deletion-cost\"]",
         "metadata.ownerReferences",
         "spec.nodeName",
+        "spec.initContainers[*].name",
+        "spec.initContainers[*].restartPolicy",
         "status.phase",
         "status.conditions",
         "status.containerStatuses[*].restartCount",
+        "status.initContainerStatuses[*].name",
+        "status.initContainerStatuses[*].restartCount",
     ];
 
     /// Returns `true` if the Pod counts as a replica: it has neither ended, nor is it being deleted.
@@ -104,9 +119,16 @@ impl Pod {
         cost.and_then(|cost| cost.parse().ok()).unwrap_or_default()
     }
 
-    /// Returns the restarts of the container that was restarted most often.
-    pub(super) fn restarts(&self) -> i32 {
-        self.status.container_statuses.iter().map(|container| container.restart_count).max().unwrap_or_default()
+    /// Returns the restarts of the container that was restarted most often, and those of such a sidecar.
+    pub(super) fn restarts(&self) -> (i32, i32) {
+        let is_sidecar = |status: &&Restarts| {
+            let containers = &mut self.spec.init_containers.iter();
+            containers.any(|it| it.name == status.name && it.restart_policy.as_deref() == Some("Always"))
+        };
+        let sidecars = self.status.init_container_statuses.iter().filter(is_sidecar);
+        let most = |restarts: Option<i32>| restarts.unwrap_or_default();
+        let containers = self.status.container_statuses.iter().map(|container| container.restart_count).max();
+        (most(containers), most(sidecars.map(|sidecar| sidecar.restart_count).max()))
     }
 
     /// Returns `true` if the Pod has all of these labels.
@@ -119,7 +141,7 @@ impl Pod {
 /// A Pod that was just created.
 impl From<v1::Pod> for Pod {
     fn from(pod: v1::Pod) -> Self {
-        let spec = Spec { node_name: pod.spec.and_then(|spec| spec.node_name) };
+        let spec = Spec { node_name: pod.spec.and_then(|spec| spec.node_name), init_containers: Vec::new() };
         Self { metadata: pod.metadata, spec, status: Status::default() }
     }
 }

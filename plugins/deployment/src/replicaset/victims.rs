@@ -17,7 +17,7 @@ use super::pods::Pod;
 /// 4. of lower deletion cost;
 /// 5. with more active siblings on its node, as `neighbours` counts them;
 /// 6. ready for a shorter time;
-/// 7. restarted more often;
+/// 7. restarted more often, and then with sidecars that were;
 /// 8. younger.
 ///
 /// Times of the same magnitude count as equal in 6 and 8. The uid then decides, so that not always the youngest Pods
@@ -129,6 +129,15 @@ mod tests {
             pod
         };
         goes_first("restarted more often", restarted(2, long), restarted(1, NOW));
+        let sidecar = |count: i32, policy: Value| {
+            let mut pod = restarted(1, long);
+            pod["spec"]["initContainers"] = json!([{"name": "proxy", "restartPolicy": policy}]);
+            pod["status"]["initContainerStatuses"] = json!([{"name": "proxy", "restartCount": count}]);
+            pod
+        };
+        goes_first("a sidecar restarted", sidecar(1, json!("Always")), restarted(1, NOW));
+        goes_first("restarted more often than a sidecar", restarted(2, long), sidecar(3, json!("Always")));
+        goes_first("no sidecar", restarted(1, "2026-01-01T00:59:00Z"), sidecar(3, Value::Null));
         goes_first("younger", restarted(1, "2026-01-01T00:59:00Z"), restarted(1, long));
     }
 

@@ -5,12 +5,13 @@
 //!
 //! By its grants, it reads the cluster, and writes nothing but Events and the status of its reports.
 
+mod desired;
 mod drift;
 mod resource;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
 use pilothouse_sdk::{
     metrics::{Counter, Gauge},
     prelude::*,
@@ -19,6 +20,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::desired::Desired;
 pub use crate::resource::{AuditReport, AuditReportSpec, AuditReportStatus, Finding, Rule};
 
 /// Findings in a status. Its size has a bound.
@@ -43,14 +45,31 @@ pub struct Config {
     pub labelled: Vec<String>,
     /// The labels by which costs are booked, such as `team`.
     pub labels: Vec<String>,
-    /// Kinds whose objects must be as `kubectl apply` applied them.
+    /// Kinds whose objects must be as `kubectl apply` applied them, or as `desired` declares them.
     pub applied: Vec<String>,
+    /// A ConfigMap with objects as they should be, each entry in JSON. It counts before what `kubectl apply` left.
+    pub desired: Option<Reference>,
     /// Paths of fields that may drift, with all below them: `spec.replicas`.
     pub ignore: Vec<String>,
     /// Namespaces that are not audited.
     pub except_namespaces: Vec<String>,
     /// The shortest time between two audits. 0 audits after each change.
     pub pause_seconds: u32,
+}
+
+/// Names a ConfigMap.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Reference {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Reference {
+    fn key(&self) -> Key {
+        Key::new(&self.namespace, &self.name)
+    }
 }
 
 /// A kind, and the rules for its objects.
@@ -91,6 +110,13 @@ pub fn auditor(config: Config) -> Result<Plugin, Error> {
     for Audited { of, .. } in &audited {
         controller = controller.reads_with(Watch::to(of.clone()).without(["status"]));
     }
+    let maps = TypeMeta::new("v1", "ConfigMap");
+    if let Some(Reference { namespace, name }) = &config.desired
+        && audited.iter().all(|audited| audited.of != maps)
+    {
+        let one = Watch::to(maps).namespaces([namespace]).fields(format!("metadata.name={name}"));
+        controller = controller.reads_with(one);
+    }
     let controller = controller.reconcile(move |ctx, report| reconcile(&config, &audited, ctx, report));
     Ok(Plugin::new("Reports objects without owner, without cost labels, and with drift.")
         .crd::<AuditReport>()
@@ -114,9 +140,17 @@ fn reconcile(config: &Config, audited: &[Audited], ctx: &Context, report: &Audit
 
     AUDITS.inc([]);
     let mut findings = Vec::new();
+    let mut desired = declared(config, ctx, &mut findings)?;
     for kind in audited {
-        audit(config, kind, ctx, &report.spec.namespaces, &mut findings)?;
+        audit(config, kind, ctx, &report.spec.namespaces, &mut desired, &mut findings)?;
     }
+    let in_scope = |key: &Key| is_audited(config, &report.spec.namespaces, key.namespace.as_ref());
+    findings.extend(desired.left().filter(|(_, key)| in_scope(key)).map(|(of, key)| {
+        let is_audited = audited.iter().any(|kind| kind.of == of && kind.rules.contains(&Rule::Drift));
+        let what =
+            if is_audited { "it is declared, and does not exist" } else { "it is declared, and its kind not audited" };
+        drifted(&of, key, what.to_owned())
+    }));
     let [ownerless, missing_labels, drift] = Rule::ALL.map(|rule| {
         let count = findings.iter().filter(|finding| finding.rule == rule).count();
         FINDINGS.set([report.name(), rule.as_str()], count as f64);
@@ -155,12 +189,34 @@ fn seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
+/// Returns the declared objects, and adds what is wrong with their declaration.
+fn declared(config: &Config, ctx: &Context, findings: &mut Vec<Finding>) -> Result<Desired, Error> {
+    let Some(reference) = &config.desired else { return Ok(Desired::default()) };
+    let mut desired = Desired::of(ctx.cache().get::<ConfigMap>(reference.key())?);
+    let problems = std::mem::take(&mut desired.problems);
+    let of = TypeMeta::new("v1", "ConfigMap");
+    findings.extend(problems.into_iter().map(|problem| drifted(&of, reference.key(), problem)));
+    Ok(desired)
+}
+
+fn drifted(of: &TypeMeta, key: Key, message: String) -> Finding {
+    let TypeMeta { api_version, kind } = of.clone();
+    Finding { rule: Rule::Drift, api_version, kind, namespace: key.namespace, name: key.name, message }
+}
+
+/// Returns `true` if a report covers objects of this namespace.
+fn is_audited(config: &Config, namespaces: &[String], namespace: Option<&String>) -> bool {
+    let is_excepted = namespace.is_some_and(|namespace| config.except_namespaces.contains(namespace));
+    !is_excepted && (namespaces.is_empty() || namespace.is_some_and(|namespace| namespaces.contains(namespace)))
+}
+
 /// Adds what is wrong with the objects of a kind.
 fn audit(
     config: &Config,
     kind: &Audited,
     ctx: &Context,
     namespaces: &[String],
+    desired: &mut Desired,
     findings: &mut Vec<Finding>,
 ) -> Result<(), Error> {
     // Only changes of these fields wake the report.
@@ -177,12 +233,13 @@ fn audit(
     for object in lists.into_iter().flatten() {
         let object = object?;
         let metadata = &object.metadata;
+        let wanted = desired.take(&kind.of, &object.key());
         let is_excepted = metadata.namespace.as_deref().is_some_and(|namespace| except.contains(namespace));
         if is_excepted || metadata.deletion_timestamp.is_some() {
             continue;
         }
         for rule in &kind.rules {
-            if let Some(message) = problem(config, *rule, &object)? {
+            if let Some(message) = problem(config, *rule, &object, wanted.as_ref())? {
                 findings.push(Finding {
                     rule: *rule,
                     api_version: kind.of.api_version.clone(),
@@ -198,7 +255,7 @@ fn audit(
 }
 
 /// Returns how an object breaks a rule.
-fn problem(config: &Config, rule: Rule, object: &Dynamic) -> Result<Option<String>, Error> {
+fn problem(config: &Config, rule: Rule, object: &Dynamic, wanted: Option<&Value>) -> Result<Option<String>, Error> {
     let metadata = &object.metadata;
     Ok(match rule {
         Rule::Ownerless => {
@@ -211,20 +268,23 @@ fn problem(config: &Config, rule: Rule, object: &Dynamic) -> Result<Option<Strin
             (!missing.is_empty()).then(|| format!("it lacks the labels {}", missing.join(", ")))
         }
         Rule::Drift => {
-            let Some(applied) = metadata.annotations.as_ref().and_then(|all| all.get(drift::APPLIED)) else {
-                return Ok(None);
+            let annotation = || metadata.annotations.as_ref().and_then(|all| all.get(drift::APPLIED));
+            let (wanted, how) = match (wanted, annotation()) {
+                (Some(wanted), _) => (wanted.clone(), "declared"),
+                // Anybody may write an annotation, so it need not be JSON.
+                (None, Some(applied)) => match serde_json::from_str(applied) {
+                    Ok(applied) => (applied, "applied"),
+                    Err(_) => return Ok(Some("its annotation of what was applied is not JSON".to_owned())),
+                },
+                (None, None) => return Ok(None),
             };
-            // Anybody may write an annotation, so it need not be JSON.
-            let Ok(applied) = serde_json::from_str::<Value>(applied) else {
-                return Ok(Some("its annotation of what was applied is not JSON".to_owned()));
-            };
-            let paths = drift::drift(&applied, &serde_json::to_value(object)?, &config.ignore);
+            let paths = drift::drift(&wanted, &serde_json::to_value(object)?, &config.ignore);
             let more = paths.len().saturating_sub(PATHS);
             let named = paths.iter().take(PATHS).cloned().collect::<Vec<_>>().join(", ");
             match paths.len() {
                 0 => None,
-                _ if more > 0 => Some(format!("not as it was applied: {named} and {more} more")),
-                _ => Some(format!("not as it was applied: {named}")),
+                _ if more > 0 => Some(format!("not as it was {how}: {named} and {more} more")),
+                _ => Some(format!("not as it was {how}: {named}")),
             }
         }
     })

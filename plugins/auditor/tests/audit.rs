@@ -96,6 +96,45 @@ fn each_rule_finds_what_breaks_it_and_nothing_else() {
 }
 
 #[test]
+fn an_object_is_compared_with_what_is_declared_for_it_before_what_was_applied() {
+    let declared = |image: &str| {
+        let template = json!({"spec": {"containers": [{"name": "web", "image": image}]}});
+        let web = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"template": template},
+        });
+        let key =
+            |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "shop", "name": "db"}});
+        let list = json!({"kind": "List", "items": [key("Service"), key("Secret")]});
+        let data = json!({"web": web.to_string(), "list": list.to_string()});
+        object("v1", "ConfigMap", "ops", "desired", json!({ "data": data }))
+    };
+    let mut config = file()["config"].clone();
+    config["desired"] = json!({"namespace": "ops", "name": "desired"});
+    let report = AuditReport::new("cluster", AuditReportSpec::default());
+    let mut host = MockHost::configured(auditor, &config).with(report).with(deployment(booked(), "web:2"));
+    assert_eq!(
+        found(&audited(&mut host)),
+        [
+            "Drift ConfigMap desired: it declares the desired state, and does not exist",
+            "Drift Deployment web: not as it was applied: spec.template.spec.containers[web].image",
+        ]
+    );
+    // An audit reads the ConfigMap, so a change of it wakes the report.
+    host.advance(Duration::from_secs(10));
+    host.reconcile(cluster()).unwrap();
+    assert_eq!(host.woken_by(|host| host.put(declared("web:3"))), [cluster()]);
+    let left = [
+        "Drift Secret db: it is declared, and its kind not audited",
+        "Drift Service db: it is declared, and does not exist",
+    ];
+    let drift = "Drift Deployment web: not as it was declared: spec.template.spec.containers[web].image";
+    assert_eq!(found(&audited(&mut host)), [drift, left[0], left[1]]);
+    host.put(declared("web:2"));
+    assert_eq!(found(&audited(&mut host)), left);
+}
+
+#[test]
 fn each_finding_is_an_event_on_its_object_once() {
     let mut host = host(json!({})).with(pod("shop", "alone", false));
     audited(&mut host);

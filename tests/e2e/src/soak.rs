@@ -11,6 +11,7 @@
 //! seed more often than with another one, but not always.
 
 mod faults;
+pub mod plugins;
 mod random;
 mod report;
 mod server;
@@ -33,10 +34,10 @@ use serde_json::{Value, json};
 
 pub use self::report::{Memory, Report};
 use self::{
-    faults::{Act, Episode},
+    faults::{Effects, Episode, Own, USER_AGENT},
     random::Random,
     server::Server,
-    watched::{USER_AGENT, Watched},
+    watched::Watched,
 };
 use crate::wait::within;
 
@@ -78,7 +79,8 @@ pub async fn run(order: &Order, mut say: impl FnMut(&str)) -> Result<Report> {
     let server = Arc::new(Server::start(&order.folder).await?);
     server.fill(&mut random).await?;
     let short = order.lasts < LONG;
-    let episodes = faults::schedule(order.lasts, short, &mut random);
+    let resources = world::KINDS.each_ref().map(|kind| kind.resource);
+    let episodes = faults::schedule(&faults::of_informers(), &resources, order.lasts, short, &mut random);
     let begun = Instant::now();
     let mut watched = Vec::new();
     for subjects in world::hosts() {
@@ -95,7 +97,7 @@ pub async fn run(order: &Order, mut say: impl FnMut(&str)) -> Result<Report> {
     }
     for writer in writers {
         run.load.stop.store(true, Ordering::Relaxed);
-        writer.await.context("a writer broke down")??;
+        writer.await.context("a writer broke down")?;
     }
     run.server.clear().await?;
     say("the faults are over");
@@ -111,7 +113,7 @@ struct Run {
     watched: Vec<Watched>,
     load: Arc<Load>,
     /// The effects of each trouble.
-    struck: BTreeMap<&'static str, Struck>,
+    struck: Effects,
     memory: Memory,
     begun: Instant,
 }
@@ -137,25 +139,51 @@ struct Load {
     failed: AtomicU64,
 }
 
+impl Load {
+    /// Returns the turns of a writer that makes a change at each interval.
+    fn turns(self: &Arc<Self>, every: Duration) -> Turns {
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        Turns { load: self.clone(), ticks }
+    }
+
+    /// Counts a change that succeeded or failed.
+    fn count(&self, done: bool) {
+        (if done { &self.written } else { &self.failed }).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The turns of one writer.
+struct Turns {
+    load: Arc<Load>,
+    ticks: tokio::time::Interval,
+}
+
+impl Turns {
+    /// Waits for the next turn, which lasts as long as the guard. Returns `None` if the writers have been stopped.
+    async fn next(&mut self) -> Option<tokio::sync::RwLockReadGuard<'_, ()>> {
+        self.ticks.tick().await;
+        let turn = self.load.pause.read().await;
+        (!self.load.stop.load(Ordering::Relaxed)).then_some(turn)
+    }
+}
+
+/// Number of writers.
+const WRITERS: u32 = 4;
+
 impl Run {
-    /// Starts four writers that make `rate` changes a second together.
-    fn write(&self, rate: u32, random: &mut Random) -> Vec<tokio::task::JoinHandle<Result<()>>> {
-        const WRITERS: u32 = 4;
-        let each = Duration::from_secs(WRITERS.into()) / rate.max(1);
+    /// Starts the writers, which make `rate` changes a second together.
+    fn write(&self, rate: u32, random: &mut Random) -> Vec<tokio::task::JoinHandle<()>> {
+        let every = Duration::from_secs(WRITERS.into()) / rate.max(1);
         (0..WRITERS)
             .map(|_| {
                 let (server, load, mut random) = (self.server.clone(), self.load.clone(), random.fork());
                 tokio::spawn(async move {
-                    let mut ticks = tokio::time::interval(each);
-                    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-                    while !load.stop.load(Ordering::Relaxed) {
-                        ticks.tick().await;
-                        let _none_pauses = load.pause.read().await;
+                    let mut turns = load.turns(every);
+                    while let Some(_turn) = turns.next().await {
                         // Connection faults hit writers too, and two writers may change one object at the same time.
-                        let done = server.write(&world::change(&mut random)).await.is_ok();
-                        (if done { &load.written } else { &load.failed }).fetch_add(1, Ordering::Relaxed);
+                        load.count(server.write(&world::change(&mut random)).await.is_ok());
                     }
-                    Ok(())
                 })
             })
             .collect()
@@ -189,35 +217,12 @@ impl Run {
 
     /// Starts an episode and ends it.
     async fn play(&mut self, number: usize, episode: &Episode) -> Result<()> {
-        let mut rules = Vec::new();
-        for (name, act) in &episode.acts {
-            let struck = self.struck.entry(name).or_default();
-            struck.times += 1;
-            match act {
-                Act::Rules(of, cut) => {
-                    for rule in of {
-                        rules.push((*name, self.server.add(rule).await?));
-                    }
-                    if let Some(cut) = cut {
-                        self.server.order("faults/cut", cut).await?;
-                    }
-                }
-                Act::Order(path, body) => {
-                    self.server.order(path, body).await?;
-                    struck.hits += 1;
-                }
-                Act::Restore => {
-                    struck.hits += 1;
-                    self.restore(number, episode.lasts).await?;
-                }
-            }
+        let applied = episode.begin(&self.server, &mut self.struck).await?;
+        if episode.own() == Some(Own::Restore) {
+            self.restore(number, episode.lasts).await?;
         }
         tokio::time::sleep((episode.begins + episode.lasts).saturating_sub(self.begun.elapsed())).await;
-        let hits: BTreeMap<u64, u64> = self.server.hits().await?.into_iter().collect();
-        for (name, rule) in rules {
-            self.server.remove(rule).await?;
-            self.struck.entry(name).or_default().hits += hits.get(&rule).copied().unwrap_or_default();
-        }
+        applied.end(&self.server, &mut self.struck).await?;
         let densest = self.watched.iter().map(|watched| watched.densest(WINDOW)).max().unwrap_or_default();
         for (name, _) in &episode.acts {
             let struck = self.struck.entry(name).or_default();

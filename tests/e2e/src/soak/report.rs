@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::
 use anyhow::Result;
 use serde::Serialize;
 
-use super::{Order, Run, Struck, watched::Watched};
+use super::{Order, Run, Struck, faults::Effects, watched::Watched};
 
 /// Maximum number of lists that one informer may begin in a minute.
 ///
@@ -120,7 +120,7 @@ pub struct Report {
     /// Changes that succeeded, and changes that failed.
     pub written: (u64, u64),
     /// The effects of each trouble.
-    pub troubles: BTreeMap<&'static str, Struck>,
+    pub troubles: Effects,
     /// The results of each informer.
     pub informers: Vec<Informer>,
     /// Memory: resident, and counted by stores.
@@ -178,14 +178,20 @@ fn informer(watched: &Watched) -> Informer {
     }
 }
 
+/// Formats the effects of each trouble for people.
+pub(super) fn troubles(effects: &Effects) -> String {
+    let mut text = format!("{:<50}{:>6}{:>8}{:>10}\n", "TROUBLE", "TIMES", "STRUCK", "IN 5 S");
+    for (name, Struck { times, hits, densest }) in effects {
+        writeln!(text, "{name:<50}{times:>6}{hits:>8}{densest:>10}").expect("writing to a string succeeds");
+    }
+    text
+}
+
 impl Report {
     /// Formats the report for people.
     pub fn table(&self) -> String {
-        let mut text = format!("{:<50}{:>6}{:>8}{:>10}\n", "TROUBLE", "TIMES", "STRUCK", "IN 5 S");
+        let mut text = troubles(&self.troubles);
         let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("writing to a string succeeds");
-        for (name, Struck { times, hits, densest }) in &self.troubles {
-            line(format_args!("{name:<50}{times:>6}{hits:>8}{densest:>10}"));
-        }
         line(format_args!(
             "\n{:<50}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>9}",
             "INFORMER", "OBJECTS", "CHANGES", "LISTS", "A MINUTE", "LOOKS", "WATCHES", "SKIPPED"

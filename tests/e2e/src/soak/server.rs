@@ -23,10 +23,14 @@ use crate::{cluster::client, host::binary, wait::eventually};
 /// Timeout of the test's own requests. Only rules about connections affect them.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// The collection of CRDs.
+pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
 /// `pilothouse apiserver`, and a client of it.
 pub(super) struct Server {
     client: Client,
     url: http::Uri,
+    kubeconfig: PathBuf,
     /// Killed when dropped.
     _process: Process,
 }
@@ -48,7 +52,12 @@ impl Server {
             Ok(url)
         })
         .await?;
-        Ok(Self { client: client(kube::Config::new(url.clone()))?, url, _process: process })
+        Ok(Self { client: client(kube::Config::new(url.clone()))?, url, kubeconfig, _process: process })
+    }
+
+    /// The file with which the host finds it.
+    pub(super) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
     }
 
     /// The server's address.
@@ -56,28 +65,35 @@ impl Server {
         &self.url
     }
 
-    /// Creates the namespaces, the CRD and the first objects.
-    pub(super) async fn fill(&self, random: &mut Random) -> Result<()> {
-        for name in NAMESPACES {
+    /// Creates namespaces and CRDs.
+    pub(super) async fn prepare(&self, namespaces: &[&str], definitions: &[Value]) -> Result<()> {
+        for name in namespaces {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             self.wanted(Method::POST, "/api/v1/namespaces", Some(&namespace)).await?;
         }
-        let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        self.wanted(Method::POST, definitions, Some(&world::definition())).await?;
+        for definition in definitions {
+            self.wanted(Method::POST, DEFINITIONS, Some(definition)).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the namespaces, the CRD and the first objects.
+    pub(super) async fn fill(&self, random: &mut Random) -> Result<()> {
+        self.prepare(&NAMESPACES, &[world::definition()]).await?;
         for change in world::first(random) {
             eventually("a first object is there", async || self.write(&change).await).await?;
         }
         Ok(())
     }
 
-    /// Makes a change, whether the object exists or not.
-    pub(super) async fn write(&self, change: &Change) -> Result<()> {
+    /// Makes a change, whether the object exists or not, and returns the object after it.
+    pub(super) async fn write(&self, change: &Change) -> Result<Option<Value>> {
         let Change { collection, name, object } = change;
         let path = format!("{collection}/{name}");
         let Some(object) = object else {
             let (code, text) = self.ask(Method::DELETE, &path, None).await?;
             ensure!(matches!(code, 200 | 202 | 404), "DELETE {path} is answered with {code}: {text}");
-            return Ok(());
+            return Ok(None);
         };
         let (code, text) = self.ask(Method::PATCH, &path, Some(object)).await?;
         let (code, text) = match code {
@@ -85,7 +101,25 @@ impl Server {
             _ => (code, text),
         };
         ensure!(matches!(code, 200 | 201), "writing {path} is answered with {code}: {text}");
-        Ok(())
+        Ok(Some(serde_json::from_str(&text).with_context(|| format!("{path} is no JSON"))?))
+    }
+
+    /// Returns an object, or `None` if it does not exist.
+    pub(super) async fn get(&self, collection: &str, name: &str) -> Result<Option<Value>> {
+        let path = format!("{collection}/{name}");
+        eventually("an object is read", async || {
+            let (code, text) = self.ask(Method::GET, &path, None).await?;
+            ensure!(matches!(code, 200 | 404), "GET {path} is answered with {code}: {text}");
+            Ok((code == 200).then(|| serde_json::from_str(&text)).transpose()?)
+        })
+        .await
+    }
+
+    /// Sends a request that may fail, and returns the body of the answer.
+    pub(super) async fn try_to(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let (code, text) = self.ask(method.clone(), path, body).await?;
+        ensure!((200..300).contains(&code), "{method} {path} is answered with {code}: {text}");
+        Ok(serde_json::from_str(&text)?)
     }
 
     /// Lists the objects of a collection that match the selectors.

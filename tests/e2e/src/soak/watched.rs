@@ -25,11 +25,8 @@ use pilothouse_core::{
 };
 use tokio::runtime::Handle;
 
-use super::world::Subject;
+use super::{faults::USER_AGENT, world::Subject};
 use crate::cluster::client;
-
-/// The informers' User-Agent, by which rules select them.
-pub(super) const USER_AGENT: &str = "pilothouse-soak";
 
 /// One informer and the test's records about it.
 pub(super) struct Watched {

@@ -16,11 +16,11 @@ pub(super) struct Kind {
     /// Its name in fault rules.
     pub(super) resource: &'static str,
     /// The part of a path before the namespace.
-    prefix: &'static str,
-    plural: &'static str,
+    pub(super) prefix: &'static str,
+    pub(super) plural: &'static str,
     pub(super) namespaced: bool,
     /// Number of names in each namespace.
-    names: usize,
+    pub(super) names: usize,
 }
 
 /// More ConfigMaps than one page holds, so that continue tokens are used.
@@ -49,7 +49,7 @@ pub(super) static KINDS: [Kind; 5] = [
 ];
 
 impl Kind {
-    const fn core(kind: &'static str, plural: &'static str, names: usize) -> Self {
+    pub(super) const fn core(kind: &'static str, plural: &'static str, names: usize) -> Self {
         Self { api_version: "v1", kind, resource: plural, prefix: "/api/v1", plural, namespaced: true, names }
     }
 

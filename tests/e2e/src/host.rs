@@ -327,6 +327,12 @@ impl LogLine {
         self.value.get(name).or_else(|| self.value.get("fields")?.get(name))?.as_str()
     }
 
+    /// The plugin that the line is about.
+    pub fn plugin(&self) -> Option<&str> {
+        let spans = self.value["spans"].as_array().into_iter().flatten();
+        self.field("plugin").or_else(|| spans.into_iter().find_map(|span| span["plugin"].as_str()))
+    }
+
     /// Such as `ERROR`.
     pub fn level(&self) -> Option<&str> {
         self.field("level")

@@ -135,7 +135,8 @@ pub(super) fn of_informers() -> Vec<Trouble> {
 
 /// Every fault that plugins must survive: those of informers, those of writes, and ends of the host.
 ///
-/// Without mangled objects, which a plugin sees as the host keeps them. Without restores, which undo changes that were acknowledged.
+/// Without mangled objects, which a plugin sees as the host keeps them. Without restores, which undo changes that were
+/// acknowledged.
 pub(super) fn of_plugins() -> Vec<Trouble> {
     use What::{Own, Rule, Unanswered};
     let status = |code| Fault::Status(Answer::code(code));
@@ -214,8 +215,8 @@ fn rules(fault: &Fault, verbs: &[Verb], performed: bool, resources: &[&str], ran
     Act::Rules(rules, needs_requests.then_some(cut))
 }
 
-/// Plans episodes for `total`. Each trouble is equally frequent if possible. Every second episode has two troubles; what
-/// the run itself does is always alone.
+/// Plans episodes for `total`. Each trouble is equally frequent if possible. Every second episode has two troubles;
+/// what the run itself does is always alone.
 pub(super) fn schedule(
     troubles: &[Trouble],
     resources: &[&str],

@@ -1,5 +1,5 @@
-//! Runs `kubediff`, `deployment` and `resource-watch` together on a thousand objects that change at random, with faults, restarts of the
-//! host and reloads. In the end it compares the cluster with what a model expects.
+//! Runs `kubediff`, `deployment` and `resource-watch` together on a thousand objects that change at random, with
+//! faults, restarts of the host and reloads. In the end it compares the cluster with what a model expects.
 //!
 //! ```text
 //!  writers ──► pilothouse apiserver ──faults──► pilothouse run: kubediff, deployment, resource-watch, kubelet-stand-in
@@ -39,7 +39,7 @@ use super::{
     world::{Kind, NAMESPACES},
 };
 use crate::{
-    host::{self, Access, Host, built},
+    host::{self, Access, Host, LogLine, built},
     plugin::{Plugin, Plugins},
     wait::{eventually, within},
 };
@@ -57,11 +57,10 @@ const REVISIONS: u8 = 3;
 const SHOWN: usize = 40;
 
 /// Counters of the host that are added up over its lives. Those that must stay 0 come first.
-const COUNTERS: [&str; 7] = [
+const COUNTERS: [&str; 6] = [
     "pilothouse_plugin_log_dropped_total",
     "pilothouse_backlog_dropped_total",
     "pilothouse_plugin_quarantines_total",
-    "pilothouse_traps_total",
     "pilothouse_backlog_merged_total",
     "pilothouse_plugin_reloads_total",
     "pilothouse_writes_total",
@@ -89,6 +88,9 @@ pub struct Report {
     pub troubles: Effects,
     /// Counters of the host.
     pub counters: BTreeMap<&'static str, f64>,
+    /// Calls of plugins that failed, by plugin, kind and error. A call that waits for a delayed answer reaches its
+    /// deadline. Every other kind is a problem.
+    pub failed: BTreeMap<String, u64>,
     /// How long it took until all was as expected, in seconds.
     pub settled_after: f64,
     /// Problems found. Empty means success.
@@ -154,6 +156,8 @@ struct Run {
     life: (At, At),
     struck: Effects,
     counters: BTreeMap<&'static str, f64>,
+    failed: BTreeMap<String, u64>,
+    wrong: Vec<String>,
     begun: Instant,
 }
 
@@ -176,7 +180,9 @@ impl Run {
         })?;
         let (struck, counters) = (Effects::new(), COUNTERS.map(|name| (name, 0.0)).into());
         let (lives, life) = (Vec::new(), (began, began));
-        let mut run = Self { server, host, plugins, files, revision: 0, lives, life, struck, counters, begun };
+        let (failed, wrong) = (BTreeMap::new(), Vec::new());
+        let mut run =
+            Self { server, host, plugins, files, revision: 0, lives, life, struck, counters, failed, wrong, begun };
         run.settled().await?;
         Ok(run)
     }
@@ -253,11 +259,28 @@ impl Run {
 
     /// Keeps what the ended host reported, and starts it again.
     async fn live_again(&mut self) -> Result<()> {
-        let (began, settled) = self.life;
-        self.lives.push(Life { began, settled, lines: lines_of(&self.host)? });
+        self.end_life()?;
         self.life.0 = self.begun.elapsed();
         self.host.start_again()?;
         self.settled().await
+    }
+
+    /// Keeps what is in the log of the host that ended.
+    fn end_life(&mut self) -> Result<()> {
+        let (began, settled) = self.life;
+        let log = self.host.log()?;
+        self.lives.push(Life { began, settled, lines: lines_of(&log) });
+        for line in &log {
+            let (Some(kind), Some(error), Some(plugin)) = (line.field("kind"), line.field("error"), line.plugin())
+            else {
+                continue;
+            };
+            *self.failed.entry(format!("{plugin}: {kind}: {error}")).or_default() += 1;
+            if kind != "deadline" {
+                self.wrong.push(format!("a call of a plugin failed: {}", line.text));
+            }
+        }
+        Ok(())
     }
 
     /// Adds the host's counters.
@@ -291,9 +314,9 @@ impl Run {
         self.count().await?;
         // An orderly end writes all lines.
         self.host.terminate().await?;
-        let (began, settled) = self.life;
-        self.lives.push(Life { began, settled, lines: lines_of(&self.host)? });
+        self.end_life()?;
         let compared = lines::compare(histories, &self.lives);
+        wrong.append(&mut self.wrong);
         wrong.extend(compared.wrong);
         wrong.extend(compared.unreported.into_iter().map(|what| format!("not reported: {what}")));
         for name in &COUNTERS[..ZERO] {
@@ -315,6 +338,7 @@ impl Run {
             lives: self.lives.len(),
             troubles: self.struck,
             counters: self.counters,
+            failed: self.failed,
             settled_after,
             wrong,
         })
@@ -377,12 +401,11 @@ fn plugins() -> Result<Vec<Plugin>> {
 }
 
 /// Returns the lines that `kubediff` wrote.
-fn lines_of(host: &Host) -> Result<Vec<Value>> {
-    let plugin = |line: &host::LogLine| line.field("target") == Some("pilothouse::plugin_log");
-    let parsed = |line: &host::LogLine| serde_json::from_str(line.field("message")?).ok();
-    let log = host.log()?;
-    let lines = log.iter().filter(|line| plugin(line)).filter_map(parsed);
-    Ok(lines.filter(|line: &Value| line["event"].is_string()).collect())
+fn lines_of(log: &[LogLine]) -> Vec<Value> {
+    let plugin = |line: &&LogLine| line.field("target") == Some("pilothouse::plugin_log");
+    let parsed = |line: &LogLine| serde_json::from_str(line.field("message")?).ok();
+    let lines = log.iter().filter(plugin).filter_map(parsed);
+    lines.filter(|line: &Value| line["event"].is_string()).collect()
 }
 
 impl Report {
@@ -392,6 +415,7 @@ impl Report {
         let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("writing to a string succeeds");
         line(format_args!("\nOBJECTS {:?}: {}", self.objects, self.objects.values().sum::<usize>()));
         line(format_args!("COUNTERS {:?}", self.counters));
+        self.failed.iter().for_each(|(what, times)| line(format_args!("FAILED {times} times: {what}")));
         line(format_args!(
             "{} changes were made, {} failed; the host had {} lives",
             self.written.0, self.written.1, self.lives

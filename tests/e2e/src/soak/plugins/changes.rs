@@ -1,7 +1,7 @@
 //! The objects of a run, and the tasks that change them.
 //!
-//! Each object has one writer, so the writer knows every state of it that was acknowledged. A request without an answer is followed by a
-//! look at the object.
+//! Each object has one writer, so the writer knows every state of it that was acknowledged. A request without an answer
+//! is followed by a look at the object.
 
 use std::{sync::Arc, time::Instant};
 

@@ -1,8 +1,9 @@
 //! Compares the lines of `kubediff` with the changes that were made.
 //!
-//! The states of an object have numbers, in the order in which they were acknowledged. Each line moves the reported state forward: `added`
-//! and `deleted` to an object and to none, `updated` to the state that follows from its differences. So a line is wrong if no later state
-//! fits. At the end the last state must be reported. Several numbers may fit a line, and all of them are followed up.
+//! The states of an object have numbers, in the order in which they were acknowledged. Each line moves the reported
+//! state forward: `added` and `deleted` to an object and to none, `updated` to the state that follows from its
+//! differences. So a line is wrong if no later state fits. At the end the last state must be reported. Several numbers
+//! may fit a line, and all of them are followed up.
 //!
 //! | what is promised | how it is checked |
 //! |---|---|

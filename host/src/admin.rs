@@ -33,11 +33,12 @@ mod table;
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+pub use pages::State;
 pub use plugins::{PluginRow, ServingRow};
 pub(crate) use process::register;
 #[cfg(test)]
 use server::Servers;
-pub use server::{Endpoints, Metrics, State, start};
+pub use server::{Endpoints, Metrics, start};
 
 pub use crate::tls::Certificates;
 use crate::{

@@ -3,7 +3,7 @@
 //! All but `/healthz`, `/livez`, `/metrics` and the probes answer with JSON if the query says `format=json` or the
 //! request accepts `application/json`.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
 use axum::{
     Json,
@@ -14,11 +14,24 @@ use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use super::{Check, Release, State, table};
-use crate::metrics::encode;
+use super::{Check, Control, Inspect, Readiness, Release, table};
+use crate::metrics::{Registry, encode};
 
 /// The content type of what `prometheus-client` writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What the servers show.
+#[derive(Clone)]
+pub struct State {
+    /// For `/metrics`.
+    pub registry: Arc<Registry>,
+    /// For `/readyz`.
+    pub readiness: Arc<dyn Readiness>,
+    /// For `/debug/…`.
+    pub inspect: Arc<dyn Inspect>,
+    /// For what can be done by POST.
+    pub control: Arc<dyn Control>,
+}
 
 const INDEX: &str = "<!doctype html>
 <title>pilothouse</title>

@@ -14,9 +14,8 @@ use http_body::Body as _;
 use pilothouse_apiserver::browser;
 
 use super::{
-    State,
     guard::{Guard, Identity, Refusal},
-    pages,
+    pages::{self, State},
 };
 
 /// One route.

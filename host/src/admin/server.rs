@@ -25,10 +25,10 @@ use tracing::{error, info, warn};
 use super::{
     connections::{self, Limits, Served},
     guard::{Guard, Reviews},
+    pages::State,
     routes::{probe_router, router},
 };
 use crate::{
-    metrics::Registry,
     prompt::be_prompt,
     tls::{Acceptor, Certificates, HANDSHAKE, Renewal, Serving},
 };
@@ -39,19 +39,6 @@ const COLLECTORS: usize = 4;
 /// The servers' names in the log.
 const METRICS: &str = "metrics";
 const PROBES: &str = "probes";
-
-/// What the servers show.
-#[derive(Clone)]
-pub struct State {
-    /// For `/metrics`.
-    pub registry: Arc<Registry>,
-    /// For `/readyz`.
-    pub readiness: Arc<dyn super::Readiness>,
-    /// For `/debug/…`.
-    pub inspect: Arc<dyn super::Inspect>,
-    /// For what can be done by POST.
-    pub control: Arc<dyn super::Control>,
-}
 
 /// Where a host shows itself.
 #[derive(Debug, Default)]

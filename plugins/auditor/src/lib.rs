@@ -145,12 +145,15 @@ fn reconcile(config: &Config, audited: &[Audited], ctx: &Context, report: &Audit
         audit(config, kind, ctx, &report.spec.namespaces, &mut desired, &mut findings)?;
     }
     let in_scope = |key: &Key| is_audited(config, &report.spec.namespaces, key.namespace.as_ref());
-    findings.extend(desired.left().filter(|(_, key)| in_scope(key)).map(|(of, key)| {
-        let is_audited = audited.iter().any(|kind| kind.of == of && kind.rules.contains(&Rule::Drift));
-        let what =
-            if is_audited { "it is declared, and does not exist" } else { "it is declared, and its kind not audited" };
-        drifted(&of, key, what.to_owned())
-    }));
+    for (of, key) in desired.left().filter(|(_, key)| in_scope(key)) {
+        if audited.iter().any(|kind| kind.of == of && kind.rules.contains(&Rule::Drift)) {
+            findings.push(drifted(&of, key, "it is declared, and does not exist".to_owned()));
+        } else if let Some(reference) = &config.desired {
+            // The auditor may not read that kind, so it writes no Event on its object.
+            let problem = format!("it declares the {} {key}, and that kind is not audited for drift", of.kind);
+            findings.push(drifted(&TypeMeta::new("v1", "ConfigMap"), reference.key(), problem));
+        }
+    }
     let [ownerless, missing_labels, drift] = Rule::ALL.map(|rule| {
         let count = findings.iter().filter(|finding| finding.rule == rule).count();
         FINDINGS.set([report.name(), rule.as_str()], count as f64);

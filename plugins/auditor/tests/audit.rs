@@ -125,7 +125,7 @@ fn an_object_is_compared_with_what_is_declared_for_it_before_what_was_applied() 
     host.reconcile(cluster()).unwrap();
     assert_eq!(host.woken_by(|host| host.put(declared("web:3"))), [cluster()]);
     let left = [
-        "Drift Secret db: it is declared, and its kind not audited",
+        "Drift ConfigMap desired: it declares the Secret shop/db, and that kind is not audited for drift",
         "Drift Service db: it is declared, and does not exist",
     ];
     let drift = "Drift Deployment web: not as it was declared: spec.template.spec.containers[web].image";

@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    pin::Pin,
     sync::Arc,
 };
 
@@ -38,6 +39,14 @@ pub struct Watched {
     references: BTreeSet<Reference>,
     leases: BTreeMap<(TypeMeta, Key), Lease>,
     changes: watch::Sender<()>,
+}
+
+/// Sees the changes of [`Watched`] objects, also those that come before somebody waits.
+#[derive(Clone)]
+pub struct Changes {
+    objects: watch::Receiver<()>,
+    /// Of each object: whether it is known that it exists or not.
+    synced: Vec<watch::Receiver<bool>>,
 }
 
 /// Why a value is not there.
@@ -139,27 +148,9 @@ impl Watched {
     }
 
     /// Returns a handle that sees changes from now on.
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changes.subscribe()
-    }
-
-    /// Waits until an object has changed since `changes` saw the last change, or until it is known whether another one
-    /// exists.
-    ///
-    /// # Cancellation
-    /// Safe.
-    pub async fn changed(&self, changes: &mut watch::Receiver<()>) {
-        let unsynced: Vec<_> = self.unsynced().map(|lease| Box::pin(until_synced(lease))).collect();
-        let known = async {
-            if unsynced.is_empty() {
-                return std::future::pending().await;
-            }
-            select_all(unsynced).await;
-        };
-        tokio::select! {
-            _ = changes.changed() => {}
-            () = known => {}
-        }
+    pub fn changes(&self) -> Changes {
+        let synced = self.leases.values().map(Lease::synced).collect();
+        Changes { objects: self.changes.subscribe(), synced }
     }
 
     /// Waits until it is known of each object whether it exists.
@@ -167,19 +158,36 @@ impl Watched {
     /// # Cancellation
     /// Safe.
     pub async fn synced(&self) {
-        for lease in self.unsynced() {
-            until_synced(lease).await;
+        for lease in self.leases.values() {
+            if lease.synced().wait_for(|synced| *synced).await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
-    }
-
-    fn unsynced(&self) -> impl Iterator<Item = &Lease> {
-        self.leases.values().filter(|lease| !*lease.synced().borrow())
     }
 }
 
-async fn until_synced(lease: &Lease) {
-    let mut synced = lease.synced();
-    if synced.wait_for(|synced| *synced).await.is_err() {
+impl Changes {
+    /// Marks what has changed until now as seen.
+    pub fn mark_unchanged(&mut self) {
+        self.objects.mark_unchanged();
+        self.synced.iter_mut().for_each(watch::Receiver::mark_unchanged);
+    }
+
+    /// Waits until an object has changed since this handle saw the last change, or until it is known whether another
+    /// one exists.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn changed(&mut self) {
+        let objects = std::iter::once(Box::pin(next(&mut self.objects)) as Pin<Box<dyn Future<Output = ()> + Send>>);
+        let known = self.synced.iter_mut().map(|synced| Box::pin(next(synced)) as _);
+        select_all(objects.chain(known)).await;
+    }
+}
+
+/// Waits for a change. A sender that is dropped sends none.
+async fn next<T>(changes: &mut watch::Receiver<T>) {
+    if changes.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     causes::with_causes,
     guests::Account,
     name::PluginName,
-    references::{References, Watched},
+    references::{Changes, References, Watched},
     wasm::{Compiled, Digest, Linked, PluginFile, Revision},
     yaml,
 };
@@ -60,7 +60,7 @@ pub(super) struct Task {
     /// The last settings that could be read.
     settings: Option<Settings>,
     /// What the last file refers to, and what of its changes was seen.
-    watched: Option<(Arc<Watched>, watch::Receiver<()>)>,
+    watched: Option<(Arc<Watched>, Changes)>,
     active: Option<Active>,
     /// `true` if something else than `active` may serve: an activation was dropped half-way, or an earlier task
     /// panicked.
@@ -163,7 +163,7 @@ impl Task {
         });
         let mut referred = pin!(async {
             match &mut watched {
-                Some((watched, changes)) => watched.changed(changes).await,
+                Some((_, changes)) => changes.changed().await,
                 None => std::future::pending().await,
             }
         });

@@ -43,7 +43,7 @@ async fn values_follow_their_objects_and_only_these_are_cached() {
         }
         soon("the value changes", async {
             while watched.resolve(&config()) != expected {
-                watched.changed(&mut changes).await;
+                changes.changed().await;
             }
         })
         .await;
@@ -54,11 +54,23 @@ async fn values_follow_their_objects_and_only_these_are_cached() {
     api.create(map).await;
     soon("the value appears", async {
         while watched.resolve(&config()) != Ok(json!({"token": "blue", "url": "u"})) {
-            watched.changed(&mut changes).await;
+            changes.changed().await;
         }
     })
     .await;
     let held: usize = watched.leases.values().map(|lease| lease.keys().len()).sum();
     assert_eq!(held, 2, "the other Secret is not cached");
     assert!(!format!("{watched:?}").contains("blue"));
+}
+
+#[tokio::test]
+async fn that_an_object_does_not_exist_is_seen_though_it_became_known_before_somebody_waited() {
+    let api = Api::start().await;
+    let informers = Informers::new(api.cluster.clone(), Handle::current());
+    let watched = Watched::new(&informers, "teller", find(&config()).unwrap());
+    let mut changes = watched.changes();
+    assert!(watched.resolve(&config()).is_err_and(|why| why.contains("not cached yet")));
+    soon("both kinds are looked at", watched.synced()).await;
+    soon("the change is seen", changes.changed()).await;
+    assert!(watched.resolve(&config()).is_err_and(|why| why.contains("there is no such object")));
 }

@@ -24,7 +24,10 @@ use pilothouse_core::{
     predicate::Predicate,
     reflector::State,
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 use super::{Controller, Source};
 use crate::{
@@ -47,18 +50,32 @@ pub(super) struct Leased {
     leases: BTreeMap<InformerKey, Arc<Lease>>,
     /// Their number, within the plugin's bound.
     count: Share,
+    /// Those that the last look found unsynced.
+    unsynced: Vec<watch::Receiver<bool>>,
 }
 
 impl Leased {
     /// Creates it without leases, whose number counts in the plugin's bound.
     pub(super) fn within(remembered: &Remembered) -> Self {
-        Self { leases: BTreeMap::new(), count: remembered.watches.share() }
+        Self { leases: BTreeMap::new(), count: remembered.watches.share(), unsynced: Vec::new() }
     }
 
     /// Drops the leases that are not in `needed`.
     fn retain(&mut self, needed: impl Fn(&InformerKey) -> bool) {
         self.leases.retain(|key, _| needed(key));
         self.count.set(self.leases.len());
+    }
+
+    /// Says what a lease waits for. `None` if it is synced.
+    fn unsynced(&mut self, lease: &Lease) -> Option<Found> {
+        let synced = lease.synced();
+        if *synced.borrow() {
+            return None;
+        }
+        self.unsynced.push(synced);
+        let state = lease.state();
+        let why = state.to_string();
+        Some(if matches!(state, State::Denied(_)) { Found::Refused(why) } else { Found::Pending(why) })
     }
 }
 
@@ -88,11 +105,11 @@ impl Controller {
                 (due, last) = (None, Some(now));
             }
             let unsynced = self.lease_asked(may_change);
-            let synced = unsynced.iter().map(|lease| {
-                let mut synced = lease.synced();
-                Box::pin(async move { drop(synced.wait_for(|synced| *synced).await) })
-            });
-            let synced: OptionFuture<_> = (!unsynced.is_empty()).then(|| select_all(synced)).into();
+            let has_unsynced = !unsynced.is_empty();
+            let synced = unsynced
+                .into_iter()
+                .map(|mut synced| Box::pin(async move { drop(synced.wait_for(|synced| *synced).await) }));
+            let synced: OptionFuture<_> = has_unsynced.then(|| select_all(synced)).into();
             let timer: OptionFuture<_> = due.map(sleep_until).into();
             tokio::select! {
                 () = self.ledger.asks().changed() => {
@@ -100,7 +117,7 @@ impl Controller {
                 }
                 Some(_) = synced => {}
                 // The API server may deny one.
-                Ok(()) = turns.changed(), if !unsynced.is_empty() => {}
+                Ok(()) = turns.changed(), if has_unsynced => {}
                 Some(()) = timer => {}
             }
         }
@@ -122,9 +139,11 @@ impl Controller {
 
     /// Finds out what became of each watch, publishes it to the next calls, and wakes the keys that must learn of it.
     ///
-    /// Acquires and drops leases if it `may_change` them. Returns the leases that are not synced.
-    fn lease_asked(self: &Arc<Self>, may_change: bool) -> Vec<Arc<Lease>> {
+    /// Acquires and drops leases if it `may_change` them. Returns the leases that were found unsynced. One that syncs
+    /// during this look is among them, so that the next look finds it ready.
+    fn lease_asked(self: &Arc<Self>, may_change: bool) -> Vec<watch::Receiver<bool>> {
         let leased = &mut *self.asked.lock();
+        leased.unsynced.clear();
         let serving = self.serving();
         let grants = serving.access.grants();
         let asked: Vec<_> =
@@ -168,7 +187,7 @@ impl Controller {
             let keys = self.ledger.asks().lock().settle(number, answer);
             self.wakes().wake_asking(keys);
         }
-        leased.leases.values().filter(|lease| !*lease.synced().borrow()).cloned().collect()
+        std::mem::take(&mut leased.unsynced)
     }
 
     /// Finds out what became of one watch.
@@ -190,7 +209,7 @@ impl Controller {
         for key in keys {
             // What the manifest caches needs no lease.
             if let Some(lease) = fixed.leases().find(|lease| lease.key() == key) {
-                pending = pending.or_else(|| unsynced(lease));
+                pending = pending.or_else(|| leased.unsynced(lease));
                 continue;
             }
             let lease = match leased.leases.get(key) {
@@ -204,7 +223,7 @@ impl Controller {
                     Err(why) => return Found::Refused(why),
                 },
             };
-            pending = pending.or_else(|| unsynced(&lease));
+            pending = pending.or_else(|| leased.unsynced(&lease));
             leases.push(lease);
         }
         pending.unwrap_or(Found::Ready(leases))
@@ -231,14 +250,4 @@ impl Controller {
 fn keys(grants: &Grants, watch: &Watch) -> Vec<InformerKey> {
     let key = |scope: Scope| watch.request_in(scope.namespace.as_deref(), scope.name.as_deref());
     grants.scopes(watch, NAMED).into_iter().map(key).collect()
-}
-
-/// Says what a lease waits for. `None` if it is synced.
-fn unsynced(lease: &Lease) -> Option<Found> {
-    if *lease.synced().borrow() {
-        return None;
-    }
-    let state = lease.state();
-    let why = state.to_string();
-    Some(if matches!(state, State::Denied(_)) { Found::Refused(why) } else { Found::Pending(why) })
 }

@@ -90,7 +90,7 @@ async fn unknown_path() -> (StatusCode, &'static str) {
     (StatusCode::NOT_FOUND, "there is nothing at this path; / lists what there is\n")
 }
 
-/// Rejects requests of whoever has no valid token, also to paths that do not exist.
+/// Rejects requests without a valid token, also those to paths that do not exist.
 async fn authenticate(
     extract::State(guard): extract::State<Arc<Guard>>,
     mut request: Request,
@@ -101,7 +101,7 @@ async fn authenticate(
     Ok(next.run(request).await)
 }
 
-/// Rejects requests of whoever may not use the route.
+/// Rejects requests of accounts that may not use the route.
 ///
 /// The path is neither decoded nor cleaned up: a request is routed by the same text that RBAC judges.
 async fn authorize(

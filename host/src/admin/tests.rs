@@ -807,7 +807,7 @@ async fn invariant_7_every_route_is_refused_without_a_token_and_without_the_righ
         assert_eq!(ask(&mut router, method, path, None).await, (401, challenge), "{method} {path}");
         let challenge = Some(r#"Bearer realm="pilothouse", error="invalid_token""#.to_owned());
         assert_eq!(ask(&mut router, method, path, Some("eve-token")).await, (401, challenge), "{method} {path}");
-        // Whoever may do everything else may not do this.
+        // An account that has the right to all other routes is refused.
         assert_eq!(ask(&mut router, method, path, Some("other-token")).await, (403, None), "{method} {path}");
         assert_eq!(ask(&mut router, method, path, Some("allowed-token")).await, (200, None), "{method} {path}");
         *api.mode.lock() = Mode::Fails;

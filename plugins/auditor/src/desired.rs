@@ -1,4 +1,4 @@
-//! The objects that the administrator declares: what they should be, whoever applied them, and however.
+//! The objects that the administrator declares: what they should be, independent of who applied them and how.
 
 use std::collections::BTreeMap;
 

@@ -34,7 +34,7 @@ pub(super) struct Version {
     pub(super) sent: At,
     /// When it was acknowledged.
     pub(super) acked: At,
-    /// `None` if there is no object.
+    /// `None` while the object does not exist.
     pub(super) state: Option<Value>,
 }
 

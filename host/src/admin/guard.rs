@@ -33,7 +33,10 @@ use tracing::warn;
 
 use self::cache::{Cache, Known};
 use super::table::printable;
-use crate::cluster::{Cluster, Error};
+use crate::{
+    causes::with_causes,
+    cluster::{Cluster, Error},
+};
 
 /// Time for the reviews of one request, as in controller-runtime.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -237,7 +240,7 @@ impl Guard {
     async fn in_time<T>(&self, kind: &str, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Refusal> {
         let why = match tokio::time::timeout(WITHIN, asked).await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
+            Ok(Err(error)) => with_causes(&error),
             Err(_) => format!("no answer within {} s", WITHIN.as_secs()),
         };
         let mut warned = self.warned.lock();

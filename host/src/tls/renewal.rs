@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use tracing::{info, warn};
 
 use super::{CertificateError, Pair, RENEW_AFTER, Serving};
+use crate::causes::with_causes;
 
 /// Interval between two looks at files.
 pub(crate) const LOOK_AT_FILES: Duration = Duration::from_secs(2);
@@ -73,7 +74,7 @@ impl Renewal {
                 }
                 Ok(false) => said.clear(),
                 Err(error) => {
-                    let error = format!("{:#}", anyhow::Error::from(error));
+                    let error = with_causes(&error);
                     if said != error {
                         warn!(server = of, error, "the old certificate is served on");
                         said = error;

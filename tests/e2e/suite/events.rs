@@ -1,9 +1,13 @@
 //! Events of plugins: one for a transition, about what the plugin may read, and only as granted.
 
-use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Event;
-use kube::{Api, api::ListParams};
-use pilothouse_e2e::{Plugin, Scene, eventually, plugin::Permission};
+use anyhow::{Result, bail, ensure};
+use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Event};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use pilothouse_e2e::{Plugin, Reviewer, Scene, eventually, plugin::Permission, reviewer::Answer};
+use serde_json::{from_value, json};
 
 /// Returns component, type, reason, object and count of each Event by the plugin, in order.
 async fn told(scene: &Scene) -> Result<Vec<String>> {
@@ -71,4 +75,62 @@ pub(crate) async fn invariant_7_an_event_that_is_not_granted_is_not_written_and_
     let told = told(&scene).await?;
     ensure!(told.is_empty(), "there are {told:?}");
     host.warns(&["an Event of the plugin is not written", "add under grants"]).await.map(drop)
+}
+
+pub(crate) async fn invariant_8_events_that_the_server_refuses_cost_nothing_else(scene: Scene) -> Result<()> {
+    let refusing = Reviewer::start("127.0.0.1", |_| Answer::Response(json!({"allowed": false}))).await?;
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"], "operations": ["*"]});
+    let webhook = json!({
+        "name": "events.example.com", "clientConfig": refusing.client_config(), "rules": [rule], "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scene.namespace}},
+    });
+    let name = format!("{}-events", scene.namespace);
+    let configuration = json!({"metadata": {"name": name}, "webhooks": [webhook]});
+    let configurations: Api<ValidatingWebhookConfiguration> = Api::all(scene.client());
+    configurations.create(&PostParams::default(), &from_value(configuration)?).await?;
+    let events: Api<Event> = Api::namespaced(scene.client(), &scene.namespace);
+    let accepts = async || {
+        let about = json!({"kind": "ConfigMap", "name": "probe", "namespace": scene.namespace});
+        let probe = json!({"metadata": {"name": "probe"}, "involvedObject": about});
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        events.create(&dry, &from_value(probe)?).await.map_err(anyhow::Error::from)
+    };
+    eventually("the server refuses Events", async || match accepts().await {
+        Ok(_) => bail!("it accepts them"),
+        Err(error) => {
+            let error = error.to_string();
+            ensure!(error.contains("denied the request"), "{error}");
+            Ok(())
+        }
+    })
+    .await?;
+
+    let plugins = [Plugin::myapple()?.confined_to("nowhere"), Plugin::guest("telling")?];
+    let mut host = scene.with(&plugins)?.host().await?;
+    scene.apple("gala").create(1).await?.status_is("ripe", |status| status["available"] == 1).await?;
+    eventually("both Events have failed", async || {
+        let failed = [("plugin", "telling"), ("result", "failed")];
+        let failed = host.metrics().await?.sum("pilothouse_plugin_events_total", &failed);
+        ensure!(failed == 2.0, "{failed} have failed");
+        Ok(())
+    })
+    .await?;
+    host.warns(&["cannot write Events", "events.example.com"]).await?;
+    let failures = host.metrics().await?.sum("controller_runtime_reconcile_errors_total", &[]);
+    ensure!(failures == 0.0, "{failures} reconciles have failed");
+
+    configurations.delete(&name, &DeleteParams::default()).await?;
+    eventually("the server accepts Events", async || accepts().await.map(drop)).await?;
+    scene.apple("fuji").create(1).await?.status_is("ripe", |status| status["available"] == 1).await?;
+    eventually("the Events of later transitions are there", async || {
+        let told = told(&scene).await?;
+        let expected = [
+            "pilothouse/telling Normal Held ConfigMap fuji-core 1",
+            "pilothouse/telling Normal Ripened MyApple fuji 1",
+        ];
+        ensure!(told == expected, "there are {told:?}");
+        Ok(())
+    })
+    .await
 }

@@ -141,6 +141,7 @@ fn main() -> ExitCode {
         events {
             a_transition_that_a_repeated_call_reports_twice_is_one_event,
             invariant_7_an_event_that_is_not_granted_is_not_written_and_the_plugin_goes_on,
+            invariant_8_events_that_the_server_refuses_cost_nothing_else,
         }
         figures { figures_of_a_plugin_carry_its_name_alone }
         finalizers {

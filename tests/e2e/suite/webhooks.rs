@@ -235,8 +235,13 @@ pub(crate) async fn objects_are_converted_between_versions(mut scene: Scene) -> 
     lamps("v2").create(&PostParams::default(), &lamp("v2", "sun", json!({"percent": 1000}))?).await?;
     let Err(error) = lamps("v1").get("sun").await else { bail!("it was converted") };
     ensure!(error.to_string().contains("a lamp has at most 100 percent"), "{error}");
-    // A call that dies, or answers too much, costs itself.
-    for (name, percent, why) in [("broken", 1001, "plugin trapped"), ("huge", 1002, "an API server takes at most")] {
+    // A call that dies, answers too much or never ends costs itself.
+    let mistakes = [
+        ("broken", 1001, "plugin trapped"),
+        ("huge", 1002, "an API server takes at most"),
+        ("endless", 1003, "plugin was stopped at its deadline"),
+    ];
+    for (name, percent, why) in mistakes {
         lamps("v2").create(&PostParams::default(), &lamp("v2", name, json!({"percent": percent}))?).await?;
         let Err(error) = lamps("v1").get(name).await else { bail!("it was converted") };
         ensure!(error.to_string().contains(why), "{error}");
@@ -246,7 +251,7 @@ pub(crate) async fn objects_are_converted_between_versions(mut scene: Scene) -> 
     let row = rows.iter().find(|row| row["type"] == "conversion").context("it has no row")?;
     ensure!(row["in_force"] == true && row["rules"] == json!(["lamps.converting.example.com"]), "{row}");
     let failed = row["failed"].as_u64().context("failed")?;
-    ensure!(failed >= 3 && row["last_failure"]["code"] == 200, "{row}");
+    ensure!(failed >= 4 && row["last_failure"]["code"] == 200, "{row}");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Brings the kind `Lamp` in two versions, and converts between them: `spec.lit` of `v1` is `spec.percent` of `v2`.
 //!
-//! A lamp whose `spec.percent` is more than 100 cannot be converted. With 1001 the plugin panics, and with 1002 its
-//! answer is too large.
+//! A lamp whose `spec.percent` is more than 100 cannot be converted. With 1001 the plugin panics, with 1002 its
+//! answer is too large, and with 1003 there is none.
 //!
 //! Used by `tests/e2e/suite/webhooks.rs`.
 
@@ -50,6 +50,9 @@ fn convert(mut lamp: Map<String, Value>, to: &str) -> Result<Map<String, Value>,
         ("v2", Value::Bool(lit), _) => json!({"percent": if *lit { 100 } else { 0 }}),
         ("v1", _, Value::Number(percent)) if percent.as_u64() == Some(1001) => panic!("a bad lamp"),
         ("v1", _, Value::Number(percent)) if percent.as_u64() == Some(1002) => json!({"much": "x".repeat(4 << 20)}),
+        ("v1", _, Value::Number(percent)) if percent.as_u64() == Some(1003) => loop {
+            std::hint::spin_loop();
+        },
         ("v1", _, Value::Number(percent)) if percent.as_u64().is_some_and(|percent| percent > 100) => {
             return Err(Error::terminal("a lamp has at most 100 percent"));
         }

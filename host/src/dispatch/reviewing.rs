@@ -182,7 +182,7 @@ impl Reviewing {
         let Some(granted) = serving.webhooks.iter().find(|granted| granted.webhook.name == review.webhook) else {
             return Err(ReviewError::NotGranted);
         };
-        let deadline = arrived + without_margin(granted.webhook.timeout);
+        let Times { deadline, answer_by } = Times::new(arrived, granted.webhook.timeout);
         let _call = self.begin()?;
         synced(&granted.leases, deadline).await?;
         let Ok(slot) = tokio::time::timeout_at(deadline, self.slots.acquire()).await else {
@@ -195,7 +195,7 @@ impl Reviewing {
         let imports = Arc::new(CallImports::reviewing(serving.access.clone()));
         let budget = deadline.saturating_duration_since(Instant::now());
         let call = async move { revision.review(imports, of_type, &review, budget).await };
-        self.run(what, call.instrument(span)).await
+        self.run(what, budget, answer_by, call.instrument(span)).await
     }
 
     /// Converts objects. `arrived` is when the API server began to wait.
@@ -211,7 +211,7 @@ impl Reviewing {
         objects: Vec<String>,
         arrived: Instant,
     ) -> Result<Vec<String>, ReviewError> {
-        let deadline = arrived + without_margin(MAX_REVIEW);
+        let Times { deadline, answer_by } = Times::new(arrived, MAX_REVIEW);
         let _call = self.begin()?;
         let Ok(slot) = tokio::time::timeout_at(deadline, self.slots.acquire()).await else {
             return Err(ReviewError::Late);
@@ -222,7 +222,7 @@ impl Reviewing {
         let revision = self.serving.load().revision.clone();
         let budget = deadline.saturating_duration_since(Instant::now());
         let call = async move { revision.convert(&api_version, &objects, budget).await };
-        self.run(what, call.instrument(span)).await
+        self.run(what, budget, answer_by, call.instrument(span)).await
     }
 
     /// Replaces the revision that is called. Calls in flight finish on the old one.
@@ -248,13 +248,21 @@ impl Reviewing {
         if self.calls.fetch_add(1, Ordering::Relaxed) >= AT_ONCE + QUEUE { Err(ReviewError::Busy) } else { Ok(call) }
     }
 
-    async fn run<T: Send + 'static>(
+    /// Runs a call and records how it failed. A call that has no answer at `answer_by` is dropped, which ends it: its own
+    /// deadline, after `budget`, is extended while it waits for a core, and the API server's is not.
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         what: String,
+        budget: Duration,
+        answer_by: Instant,
         call: impl Future<Output = Result<Result<T, String>, CallError>> + Send + 'static,
     ) -> Result<T, ReviewError> {
-        let ended = self.account.spawn(self.tasks.track_future(call)).ended().await;
-        let error = match ended.ok_or(ReviewError::Stopped)? {
+        let call = self.account.spawn(self.tasks.track_future(call));
+        let ended = match tokio::time::timeout_at(answer_by, call.ended()).await {
+            Ok(ended) => ended.ok_or(ReviewError::Stopped)?,
+            Err(_) => Err(CallError::Deadline { after: budget, backtrace: Vec::new() }),
+        };
+        let error = match ended {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(message)) => HookError::Refused(message),
             Err(error) => HookError::Call(error),
@@ -276,9 +284,19 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Returns how long the plugin may take if the API server waits for `timeout`.
-fn without_margin(timeout: Duration) -> Duration {
-    timeout - (timeout / MARGIN).min(MAX_MARGIN)
+/// The times of one call, given how long the API server waits for it.
+struct Times {
+    /// Until then the plugin may take.
+    deadline: Instant,
+    /// Until then there is an answer, whatever the plugin does.
+    answer_by: Instant,
+}
+
+impl Times {
+    fn new(arrived: Instant, timeout: Duration) -> Self {
+        let margin = (timeout / MARGIN).min(MAX_MARGIN);
+        Self { deadline: arrived + timeout - margin, answer_by: arrived + timeout - margin / 2 }
+    }
 }
 
 /// Waits until all leases have synced.
@@ -310,7 +328,11 @@ mod tests {
 
     #[test]
     fn a_tenth_of_the_time_is_left_for_the_way_back_and_no_more_than_half_a_second() {
-        let budget = |seconds| without_margin(Duration::from_secs(seconds)).as_millis();
-        assert_eq!([budget(1), budget(10), budget(30)], [900, 9_500, 29_500]);
+        let arrived = Instant::now();
+        let times = |seconds| {
+            let Times { deadline, answer_by } = Times::new(arrived, Duration::from_secs(seconds));
+            [deadline, answer_by].map(|time| (time - arrived).as_millis())
+        };
+        assert_eq!([times(1), times(10), times(30)], [[900, 950], [9_500, 9_750], [29_500, 29_750]]);
     }
 }

@@ -211,7 +211,8 @@ pub(crate) async fn invariant_8_a_review_that_fails_costs_itself_one_call(mut sc
 
 pub(crate) async fn objects_are_converted_between_versions(mut scene: Scene) -> Result<()> {
     scene.serve_webhooks(&[])?;
-    let mut host = scene.with(&[Plugin::guest("converting")?])?.host().await?;
+    let converting = Plugin::guest("converting")?.limited(&json!({"timeoutMs": 2_000}))?;
+    let mut host = scene.with(&[converting])?.host().await?;
     let lamps = |version: &str| -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk("converting.example.com", version, "Lamp");
         let resource = ApiResource::from_gvk_with_plural(&kind, "lamps");

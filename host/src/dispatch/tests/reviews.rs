@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::{
     dispatch::reviewing::{self, Granted, ReviewError, Reviewing},
-    wasm::{Review, User},
+    wasm::{CallError, Review, User},
 };
 
 /// The slots of a plugin, and what may wait for one.
@@ -98,4 +98,12 @@ async fn invariant_12_reviews_beyond_those_that_may_wait_are_refused_at_once() {
     let late = Instant::now().checked_sub(Duration::from_secs(30)).expect("the clock is older");
     let answer = reviewing.review(review("images"), late).await;
     assert!(matches!(answer, Err(ReviewError::NotSynced(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_call_whose_deadline_is_extended_is_answered_before_the_api_server_gives_up() {
+    let (_scene, reviewing) = waiting().await;
+    let (budget, answer_by) = (Duration::from_secs(30), Instant::now() + Duration::from_millis(20));
+    let answer = reviewing.run::<()>("a review".to_owned(), budget, answer_by, std::future::pending()).await;
+    assert!(matches!(answer, Err(ReviewError::Call(CallError::Deadline { .. }))), "{answer:?}");
 }

@@ -99,8 +99,9 @@ book: ## The pages of docs as a book (target/book/index.html)
 	@command -v mdbook >/dev/null || { echo "installing mdbook"; $(CARGO) install --locked mdbook; }
 	mdbook build --dest-dir "$(abspath $(TARGET))/book"
 
+# Without optimization it is built in half the time, and it reads a lock file.
 deny: ## Licences, bans and sources of dependencies; advisories where their database can be reached
-	@command -v cargo-deny >/dev/null || { echo "installing cargo-deny"; $(CARGO) install --locked cargo-deny; }
+	@command -v cargo-deny >/dev/null || { echo "installing cargo-deny"; $(CARGO) install --locked --debug cargo-deny; }
 	$(CARGO) deny --log-level error check licenses bans sources
 	@if $(CARGO) deny fetch db >/dev/null 2>&1; then $(CARGO) deny --log-level error check advisories; \
 	else echo "advisories not checked: their database cannot be reached from here"; fi

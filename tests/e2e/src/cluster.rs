@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use http::header;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
-use pilothouse_real::Versions;
+use pilothouse_real::{Versions, audit};
 use serde_json::{Value, json};
 
 use crate::{embedded::Embedded, metrics::Metrics, wait::eventually};
@@ -153,6 +153,14 @@ impl Cluster {
         match &self.server {
             Server::Embedded(_) => None,
             Server::Real(server) => Some(server.kubeconfig_of_operator()),
+        }
+    }
+
+    /// The server's audit log from now on; `None` if the server has none.
+    pub fn audit(&self) -> Option<audit::Log> {
+        match &self.server {
+            Server::Embedded(_) => None,
+            Server::Real(server) => Some(server.audit()),
         }
     }
 

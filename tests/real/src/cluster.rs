@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     assets::Assets,
+    audit,
     credentials::{self, ADMIN, Credentials, NOBODY, OPERATOR},
     etcd, port,
     process::{self, Process},
@@ -34,6 +35,10 @@ const LOG_LINES: usize = 20;
 /// Folders of etcd's data: the one in use, and the saved copy.
 const ETCD_DATA: &str = "etcd";
 const ETCD_SAVED: &str = "etcd-saved";
+
+/// The audit log, and what it has.
+const AUDIT: &str = "audit.log";
+const AUDIT_POLICY: &str = "audit-policy.json";
 
 /// What happens to resource versions when etcd's data is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +100,8 @@ impl Cluster {
             .tempdir()
             .context("cannot create a folder for the cluster")?;
         let credentials = Credentials::write_to(folder.path())?;
+        fs::write(folder.path().join(AUDIT_POLICY), audit::policy().to_string())
+            .context("cannot write the audit policy")?;
         let mut cluster =
             Self { assets, etcd_ports: Ports { client: 0, peer: 0 }, port: 0, servers: Mutex::default(), folder };
         cluster.first_start_of_etcd().await?;
@@ -139,6 +146,11 @@ impl Cluster {
         // A test wants to see each answer. kube would retry a request after 429, 503 and 504.
         config.default_retry = false;
         Client::try_from(config).context("cannot make a client")
+    }
+
+    /// The API server's audit log, from now on.
+    pub fn audit(&self) -> audit::Log {
+        audit::Log::from_now(self.path(AUDIT))
     }
 
     /// The kubectl of the server's version.
@@ -302,7 +314,11 @@ impl Cluster {
                 self.path(credentials::SERVICE_ACCOUNT_KEY).display()
             ))
             .arg(format!("--service-account-key-file={}", self.path(credentials::SERVICE_ACCOUNT_PUBLIC_KEY).display()))
-            .arg(format!("--token-auth-file={}", self.path(credentials::TOKENS).display()));
+            .arg(format!("--token-auth-file={}", self.path(credentials::TOKENS).display()))
+            .arg(format!("--audit-policy-file={}", self.path(AUDIT_POLICY).display()))
+            .arg(format!("--audit-log-path={}", self.path(AUDIT).display()))
+            // In megabytes. Another file would be begun at 100 by default.
+            .arg("--audit-log-maxsize=100000");
         let process = self.started("kube-apiserver", command)?;
         self.servers().apiserver = Some(process);
 

@@ -2,6 +2,7 @@
 //!
 //! - [`assets`] finds the servers' binaries, or builds them once with Go.
 //! - [`Cluster`] starts the servers on free ports and stops them when dropped. It can kill, restart and restore them.
+//! - [`audit`] reads who sent which request.
 //! - [`process`] runs any program under test: it ends with the test, and its last log lines are at hand.
 //!
 //! ```no_run
@@ -16,6 +17,7 @@
 //! ```
 
 pub mod assets;
+pub mod audit;
 mod cluster;
 mod credentials;
 mod etcd;

@@ -9,9 +9,20 @@ use anyhow::{Context, Result};
 use kube::config::Kubeconfig;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::broadcast,
+    sync::{broadcast, watch},
     task::JoinHandle,
 };
+
+/// What becomes of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Bytes pass.
+    Open,
+    /// No byte passes, and neither side is told. When the line opens again, what was sent meanwhile is lost, and the connections end.
+    Silent,
+    /// They end, and new ones end at once.
+    Closed,
+}
 
 /// Forwards the bytes of any number of connections. Dropping it stops new ones; open ones last until either side
 /// closes.
@@ -19,6 +30,7 @@ use tokio::{
 pub struct Relay {
     address: SocketAddr,
     cut: broadcast::Sender<()>,
+    line: watch::Sender<Line>,
     accepting: JoinHandle<()>,
 }
 
@@ -33,12 +45,13 @@ impl Relay {
         // A cut reaches each connection once.
         let (cut, _) = broadcast::channel(1);
         let cuts = cut.clone();
+        let (line, state) = watch::channel(Line::Open);
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                tokio::spawn(pass(near, server, cuts.subscribe()));
+                tokio::spawn(pass(near, server, cuts.subscribe(), state.clone()));
             }
         });
-        Ok(Self { address, cut, accepting })
+        Ok(Self { address, cut, line, accepting })
     }
 
     /// Copies a kubeconfig for `server` into `folder`, with the relay's address in it.
@@ -63,6 +76,11 @@ impl Relay {
         // Fails only if no connection is open.
         let _ended = self.cut.send(());
     }
+
+    /// Changes what becomes of connections, open and new ones.
+    pub fn set(&self, line: Line) {
+        self.line.send_replace(line);
+    }
 }
 
 impl Drop for Relay {
@@ -71,10 +89,71 @@ impl Drop for Relay {
     }
 }
 
-async fn pass(mut near: TcpStream, server: SocketAddr, mut cut: broadcast::Receiver<()>) {
+async fn pass(
+    mut near: TcpStream,
+    server: SocketAddr,
+    mut cut: broadcast::Receiver<()>,
+    mut line: watch::Receiver<Line>,
+) {
     let Ok(mut far) = TcpStream::connect(server).await else { return };
-    tokio::select! {
-        _ended = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-        _cut = cut.recv() => {}
+    let is_silent = tokio::select! {
+        // First of all, so that nothing passes after the change.
+        biased;
+        changed = line.wait_for(|line| *line != Line::Open) => changed.is_ok_and(|line| *line == Line::Silent),
+        _cut = cut.recv() => false,
+        _ended = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
+    };
+    if is_silent {
+        // Both sides stay open meanwhile. An error means that the relay is gone.
+        let _opened = line.wait_for(|line| *line != Line::Silent).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    async fn connected(relay: &Relay, listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let near = TcpStream::connect(relay.address).await.unwrap();
+        let (far, _) = listener.accept().await.unwrap();
+        (near, far)
+    }
+
+    async fn passes(from: &mut TcpStream, to: &mut TcpStream) {
+        from.write_all(b"a").await.unwrap();
+        assert_eq!(to.read_u8().await.unwrap(), b'a');
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_over_a_silent_line_is_lost_with_its_connection() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let relay = Relay::to(listener.local_addr().unwrap()).await.unwrap();
+        let (mut near, mut far) = connected(&relay, &listener).await;
+        passes(&mut near, &mut far).await;
+        passes(&mut far, &mut near).await;
+        relay.set(Line::Silent);
+        near.write_all(b"b").await.unwrap();
+        // The relay has this thread now, and sees the change.
+        tokio::task::yield_now().await;
+        relay.set(Line::Open);
+        far.read_u8().await.unwrap_err();
+        near.read_u8().await.unwrap_err();
+        let (mut near, mut far) = connected(&relay, &listener).await;
+        passes(&mut near, &mut far).await;
+    }
+
+    #[tokio::test]
+    async fn a_closed_line_ends_open_and_new_connections() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let relay = Relay::to(listener.local_addr().unwrap()).await.unwrap();
+        let (mut near, _far) = connected(&relay, &listener).await;
+        relay.set(Line::Closed);
+        near.read_u8().await.unwrap_err();
+        let mut new = TcpStream::connect(relay.address).await.unwrap();
+        new.read_u8().await.unwrap_err();
     }
 }

@@ -12,7 +12,7 @@ SHIPPED := --release -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build release plugins guests demo demo-check test model test-real test-languages test-newcomer fixtures real-assets fuzz fmt lint doc book deny bench soak soak-plugins clean
+.PHONY: help build release plugins guests demo demo-check test model test-real test-languages test-newcomer fixtures real-assets fuzz fmt lint doc book deny bench soak soak-plugins failover clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ soak: build ## Ten minutes of every fault, with 25 informers (target/soak.json);
 
 soak-plugins: build ## Ten minutes of kubediff, deployment and resource-watch on 1,000 objects, with faults (target/soak-plugins.json); SECONDS=n, SEED=n
 	@$(TARGET)/debug/soak --plugins $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+failover: build real-assets ## Strike the acting one of several hosts fifty times, on a real API server (target/failover.json); ROUNDS=n, SEED=n
+	@$(TARGET)/debug/failover $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICAS),--replicas $(REPLICAS))
 
 clean: ## Remove what was built here (not the real API server's binaries)
 	$(CARGO) clean

@@ -143,26 +143,8 @@ impl Apple {
 
     async fn settled(&self) -> Result<()> {
         let object = self.get().await?;
-        let spec = &object.data["spec"];
-        let quantity = spec["quantity"].as_u64().context("no quantity")?;
-        let wanted = BTreeMap::from(
-            ["color", "size"].map(|member| (member.to_owned(), spec[member].as_str().unwrap_or_default().to_owned())),
-        );
-        let mut expected: Vec<String> = (0..quantity).map(|index| format!("{}-{index}", self.name)).collect();
-        expected.sort();
         let children = self.children().await?;
-        let names: Vec<String> = children.iter().map(ResourceExt::name_any).collect();
-        ensure!(names == expected, "its children are {names:?}");
-        for child in &children {
-            let data = child.data.clone().unwrap_or_default();
-            ensure!(data == wanted, "the child {} has {data:?}", child.name_any());
-        }
-        let status = &object.data["status"];
-        ensure!(status["available"] == quantity, "its status is {status}");
-        let ready = condition(&object, "Ready").with_context(|| format!("no condition Ready in {status}"))?;
-        ensure!(ready["status"] == "True", "its condition is {ready}");
-        ensure!(ready["observedGeneration"] == json!(object.metadata.generation), "its condition is {ready}");
-        Ok(())
+        has_what_it_asks_for(&object, &children.iter().collect::<Vec<_>>())
     }
 
     /// Waits until its status satisfies `wanted`, and returns the status.
@@ -193,6 +175,29 @@ impl Apple {
         })
         .await
     }
+}
+
+/// Checks that a MyApple and its children, sorted by name, are as [`Apple::settles`] waits for.
+pub(crate) fn has_what_it_asks_for(object: &DynamicObject, children: &[&ConfigMap]) -> Result<()> {
+    let spec = &object.data["spec"];
+    let quantity = spec["quantity"].as_u64().context("no quantity")?;
+    let wanted = BTreeMap::from(
+        ["color", "size"].map(|member| (member.to_owned(), spec[member].as_str().unwrap_or_default().to_owned())),
+    );
+    let mut expected: Vec<String> = (0..quantity).map(|index| format!("{}-{index}", object.name_any())).collect();
+    expected.sort();
+    let names: Vec<String> = children.iter().map(|child| child.name_any()).collect();
+    ensure!(names == expected, "its children are {names:?}");
+    for child in children {
+        let data = child.data.clone().unwrap_or_default();
+        ensure!(data == wanted, "the child {} has {data:?}", child.name_any());
+    }
+    let status = &object.data["status"];
+    ensure!(status["available"] == quantity, "its status is {status}");
+    let ready = condition(object, "Ready").with_context(|| format!("no condition Ready in {status}"))?;
+    ensure!(ready["status"] == "True", "its condition is {ready}");
+    ensure!(ready["observedGeneration"] == json!(object.metadata.generation), "its condition is {ready}");
+    Ok(())
 }
 
 /// Retries a request that may be sent twice. Right after a restart the client's open connection may be dead, and the

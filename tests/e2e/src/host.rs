@@ -350,7 +350,7 @@ pub fn binary() -> Result<PathBuf> {
 }
 
 /// Returns a path in Cargo's target folder: `target`, or `CARGO_TARGET_DIR`.
-pub(crate) fn built(path: &str) -> PathBuf {
+pub fn built(path: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = env::var_os("CARGO_TARGET_DIR").filter(|target| !target.is_empty());
     root.join(target.unwrap_or_else(|| "target".into())).join(path)

@@ -21,12 +21,14 @@ pub mod cluster;
 #[cfg(test)]
 mod docs;
 mod embedded;
+pub mod failover;
 pub mod far_end;
 pub mod host;
 pub mod kubectl;
 pub mod metrics;
 pub mod plugin;
 pub mod proxy;
+mod random;
 pub mod relay;
 pub mod reviewer;
 pub mod scene;

@@ -12,7 +12,6 @@
 
 mod faults;
 pub mod plugins;
-mod random;
 mod report;
 mod server;
 mod watched;
@@ -35,11 +34,10 @@ use serde_json::{Value, json};
 pub use self::report::{Memory, Report};
 use self::{
     faults::{Effects, Episode, Own, USER_AGENT},
-    random::Random,
     server::Server,
     watched::Watched,
 };
-use crate::wait::within;
+use crate::{random::Random, wait::within};
 
 /// The settings of a run.
 #[derive(Clone, Debug)]

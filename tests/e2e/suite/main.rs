@@ -15,6 +15,7 @@ mod deployment;
 mod election;
 mod endpoints;
 mod events;
+mod failover;
 mod figures;
 mod finalizers;
 mod fixtures;
@@ -142,6 +143,10 @@ fn main() -> ExitCode {
             a_transition_that_a_repeated_call_reports_twice_is_one_event,
             invariant_7_an_event_that_is_not_granted_is_not_written_and_the_plugin_goes_on,
             invariant_8_events_that_the_server_refuses_cost_nothing_else,
+        }
+        failover {
+            an_acting_host_that_is_struck_is_followed_by_one_other_and_nothing_is_lost,
+            without_leader_election_two_hosts_are_found_at_one_key,
         }
         figures { figures_of_a_plugin_carry_its_name_alone }
         finalizers {

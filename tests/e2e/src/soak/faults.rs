@@ -13,7 +13,8 @@ use pilothouse_apiserver::faults::{
 };
 use serde_json::{Value, json};
 
-use super::{Struck, random::Random, server::Server};
+use super::{Struck, server::Server};
+use crate::random::Random;
 
 /// The User-Agent by which rules select the host's requests, and spare the test's own.
 pub(super) const USER_AGENT: &str = "pilothouse";

@@ -33,7 +33,6 @@ use self::{
 use super::{
     LONG, Load, Order, SETTLES, WRITERS,
     faults::{self, Effects, Episode, Own, USER_AGENT},
-    random::Random,
     report,
     server::{DEFINITIONS, Server},
     world::{Kind, NAMESPACES},
@@ -41,6 +40,7 @@ use super::{
 use crate::{
     host::{self, Access, Host, LogLine, built},
     plugin::{Plugin, Plugins},
+    random::Random,
     wait::{eventually, within},
 };
 

@@ -14,11 +14,8 @@ use pilothouse_apiserver::faults::Rule;
 use pilothouse_real::process::Process;
 use serde_json::{Value, json};
 
-use super::{
-    random::Random,
-    world::{self, Change, NAMESPACES},
-};
-use crate::{cluster::client, host::binary, wait::eventually};
+use super::world::{self, Change, NAMESPACES};
+use crate::{cluster::client, host::binary, random::Random, wait::eventually};
 
 /// Timeout of the test's own requests. Only rules about connections affect them.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 use pilothouse_core::key::TypeMeta;
 use serde_json::{Value, json};
 
-use super::random::Random;
+use crate::random::Random;
 
 /// The objects' namespaces.
 pub(super) const NAMESPACES: [&str; 3] = ["red", "green", "blue"];

@@ -14,9 +14,9 @@ use super::{
     lines::{Histories, Of, Version, compared},
 };
 use crate::{
+    random::Random,
     soak::{
         WRITERS,
-        random::Random,
         server::{DEFINITIONS, Server},
         world::{Change, Kind, NAMESPACES},
     },

@@ -1,4 +1,4 @@
-//! Where the servers' binaries are.
+//! Where the binaries of the servers and of Helm are.
 //!
 //! `KUBEBUILDER_ASSETS` wins where it is set, as with envtest. Otherwise they lie in the user's cache folder, in a
 //! folder named after their versions. The first test that needs them builds them with Go; a lock makes a second builder
@@ -10,17 +10,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::go;
+use crate::go::{self, Module};
 
 const ETCD: &str = "etcd";
 const APISERVER: &str = "kube-apiserver";
 const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 const KUBECTL: &str = "kubectl";
-
-/// Every binary, by the name of its file.
-const BINARIES: [&str; 4] = [ETCD, APISERVER, CONTROLLER_MANAGER, KUBECTL];
+const HELM: &str = "helm";
 
 /// Names a folder that has the binaries already.
 const VARIABLE: &str = "KUBEBUILDER_ASSETS";
@@ -40,7 +38,8 @@ impl Assets {
         if let Some(folder) = env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) {
             return Self::named(PathBuf::from(folder)).map(Some);
         }
-        Ok(Self::complete(cache_folder()?))
+        let folder = cache_folder(&go::SERVERS)?;
+        Ok(is_complete(&folder, &go::SERVERS).then_some(Self { folder }))
     }
 
     /// Returns the binaries, and builds them first if they are missing, which takes about five minutes on two cores.
@@ -52,22 +51,8 @@ impl Assets {
         if let Some(present) = Self::present()? {
             return Ok(present);
         }
-        let folder = cache_folder()?;
-        let parent = folder.parent().context("the cache folder has no parent")?;
-        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-        // Held until the function returns. The kernel releases it if the process is killed.
-        let _lock = lock(&beside(&folder, ".lock"), &mut say)?;
-        if let Some(built_meanwhile) = Self::complete(folder.clone()) {
-            return Ok(built_meanwhile);
-        }
-        let aside = beside(&folder, ".building");
-        clear(&aside)?;
-        fs::create_dir(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
-        go::build(&aside, &mut say)?;
-        clear(&folder)?;
-        fs::rename(&aside, &folder).with_context(|| format!("cannot move what was built to {}", folder.display()))?;
-        Self::complete(folder.clone())
-            .with_context(|| format!("Go built without an error, and yet a binary is missing in {}", folder.display()))
+        let folder = built(&go::SERVERS, &mut say)?;
+        Ok(Self { folder })
     }
 
     /// The folder.
@@ -97,7 +82,7 @@ impl Assets {
 
     /// Checks the folder that the user named: every binary must be there.
     fn named(folder: PathBuf) -> Result<Self> {
-        let missing: Vec<&str> = BINARIES.into_iter().filter(|name| !folder.join(name).is_file()).collect();
+        let missing: Vec<&str> = go::SERVERS.binaries().filter(|name| !folder.join(name).is_file()).collect();
         if !missing.is_empty() {
             bail!(
                 "{VARIABLE} is {}, and {} is not there: add it to the folder (setup-envtest brings no \
@@ -108,14 +93,59 @@ impl Assets {
         }
         Ok(Self { folder })
     }
+}
 
-    fn complete(folder: PathBuf) -> Option<Self> {
-        BINARIES.iter().all(|name| folder.join(name).is_file()).then_some(Self { folder })
+/// Returns the path of Helm if it was built. Builds nothing.
+///
+/// # Errors
+/// No home folder is known.
+pub fn helm() -> Result<Option<PathBuf>> {
+    let folder = cache_folder(&go::HELM)?;
+    Ok(is_complete(&folder, &go::HELM).then(|| folder.join(HELM)))
+}
+
+/// Returns the path of Helm, and builds it first if it is missing, which takes about three minutes on two cores.
+///
+/// # Errors
+/// Go is missing or too old; the build failed.
+pub fn ready_helm(mut say: impl FnMut(&str)) -> Result<PathBuf> {
+    Ok(built(&go::HELM, &mut say)?.join(HELM))
+}
+
+/// Returns the folder with the module's binaries, and builds them first if they are missing.
+fn built(module: &Module, say: &mut impl FnMut(&str)) -> Result<PathBuf> {
+    let folder = cache_folder(module)?;
+    if is_complete(&folder, module) {
+        return Ok(folder);
     }
+    let parent = folder.parent().context("the cache folder has no parent")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    // Held until the function returns. The kernel releases it if the process is killed.
+    let _lock = lock(&beside(&folder, ".lock"), say)?;
+    if is_complete(&folder, module) {
+        // Another process has built them meanwhile.
+        return Ok(folder);
+    }
+    let aside = beside(&folder, ".building");
+    clear(&aside)?;
+    fs::create_dir(&aside).with_context(|| format!("cannot create {}", aside.display()))?;
+    module.build(&aside, say)?;
+    clear(&folder)?;
+    fs::rename(&aside, &folder).with_context(|| format!("cannot move what was built to {}", folder.display()))?;
+    ensure!(
+        is_complete(&folder, module),
+        "Go built without an error, and yet a binary is missing in {}",
+        folder.display()
+    );
+    Ok(folder)
+}
+
+fn is_complete(folder: &Path, module: &Module) -> bool {
+    module.binaries().all(|name| folder.join(name).is_file())
 }
 
 /// `$XDG_CACHE_HOME/pilothouse/<versions>`, or the same under `~/.cache`.
-fn cache_folder() -> Result<PathBuf> {
+fn cache_folder(module: &Module) -> Result<PathBuf> {
     let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let cache = match named {
         Some(folder) => folder,
@@ -124,10 +154,7 @@ fn cache_folder() -> Result<PathBuf> {
             .with_context(|| format!("no home folder is known: set HOME, XDG_CACHE_HOME or {VARIABLE}"))?
             .join(".cache"),
     };
-    let versions = go::Versions::wanted();
-    // `with_extension` would take the dots of the versions for an extension.
-    let name = format!("kubernetes-{}-etcd-{}", versions.kubernetes, versions.etcd).replace('.', "_");
-    Ok(cache.join("pilothouse").join(name))
+    Ok(cache.join("pilothouse").join(module.folder()))
 }
 
 /// The path with `suffix` added to its name: a version's dots are no extension.
@@ -142,7 +169,7 @@ fn lock(path: &Path, say: &mut impl FnMut(&str)) -> Result<File> {
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            say("another process builds the servers; waiting for it");
+            say("another process builds the same; waiting for it");
             file.lock().with_context(|| format!("cannot wait for the lock {}", path.display()))?;
         }
         Err(TryLockError::Error(error)) => {
@@ -190,7 +217,7 @@ mod tests {
             let path = path.clone();
             move || lock(&path, &mut |line: &str| said.send(line.to_owned()).unwrap()).unwrap()
         });
-        assert_eq!(heard.recv().unwrap(), "another process builds the servers; waiting for it");
+        assert_eq!(heard.recv().unwrap(), "another process builds the same; waiting for it");
         drop(first);
         second.join().unwrap();
     }

@@ -1,4 +1,4 @@
-//! Builds the servers from their Go modules: `go/go.mod` names them as tools, and there is no Go code.
+//! Builds the servers and Helm from their Go modules: a `go.mod` names them as tools, and there is no Go code.
 
 use std::{
     fs,
@@ -11,112 +11,163 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::Process;
 
-/// Compiled into this program, so that it builds the same versions everywhere.
-const GO_MOD: &str = include_str!("../go/go.mod");
-const GO_SUM: &str = include_str!("../go/go.sum");
+/// Programs that are built together.
+pub(crate) struct Module {
+    /// For people.
+    pub(crate) name: &'static str,
+    /// Compiled into this program, so that it builds the same versions everywhere.
+    go_mod: &'static str,
+    go_sum: &'static str,
+    /// The packages and the names of their binaries, in the order in which they are moved.
+    packages: &'static [(&'static str, &'static str, &'static str)],
+    /// What to do where Go is missing or too old.
+    install: &'static str,
+}
 
-/// The packages and the names of their binaries, in the order in which they are moved.
-const PACKAGES: [(&str, &str, &str); 4] = [
-    ("go.etcd.io/etcd/server/v3", "server", "etcd"),
-    ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", "kube-apiserver"),
-    ("k8s.io/kubernetes/cmd/kube-controller-manager", "kube-controller-manager", "kube-controller-manager"),
-    ("k8s.io/kubernetes/cmd/kubectl", "kubectl", "kubectl"),
-];
+/// etcd, kube-apiserver, kube-controller-manager and kubectl.
+pub(crate) const SERVERS: Module = Module {
+    name: "the servers",
+    go_mod: include_str!("../go/go.mod"),
+    go_sum: include_str!("../go/go.sum"),
+    packages: &[
+        ("go.etcd.io/etcd/server/v3", "server", "etcd"),
+        ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", "kube-apiserver"),
+        ("k8s.io/kubernetes/cmd/kube-controller-manager", "kube-controller-manager", "kube-controller-manager"),
+        ("k8s.io/kubernetes/cmd/kubectl", "kubectl", "kubectl"),
+    ],
+    install: "install Go from https://go.dev/dl, or set KUBEBUILDER_ASSETS to a folder that has etcd, kube-apiserver, \
+              kube-controller-manager and kubectl",
+};
 
-const INSTALL: &str = "install Go from https://go.dev/dl, or set KUBEBUILDER_ASSETS to a folder that has etcd, \
-                       kube-apiserver, kube-controller-manager and kubectl";
+/// Helm. Its module is apart, as it needs other versions of Kubernetes' libraries.
+pub(crate) const HELM: Module = Module {
+    name: "Helm",
+    go_mod: include_str!("../go/helm/go.mod"),
+    go_sum: include_str!("../go/helm/go.sum"),
+    packages: &[("helm.sh/helm/v3/cmd/helm", "helm", "helm")],
+    install: "install Go from https://go.dev/dl",
+};
 
 /// Time between two lines of progress.
 const REPORT: Duration = Duration::from_secs(15);
 
-/// The versions in `go.mod`.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Versions {
-    /// Such as `1.26.0`.
-    pub(crate) go: &'static str,
-    /// Such as `1.36.3`.
-    pub(crate) kubernetes: &'static str,
-    /// Such as `3.6.8`.
-    pub(crate) etcd: &'static str,
-}
+impl Module {
+    /// The names of the binaries.
+    pub(crate) fn binaries(&self) -> impl Iterator<Item = &'static str> {
+        self.packages.iter().map(|(.., name)| *name)
+    }
 
-impl Versions {
-    pub(crate) fn wanted() -> Self {
-        let after = |start: &str| {
-            GO_MOD
-                .lines()
-                .find_map(|line| line.trim().strip_prefix(start)?.split(' ').next())
-                .expect("go.mod is part of this program and names it")
+    /// Returns the name of a folder for this version of the binaries.
+    pub(crate) fn folder(&self) -> String {
+        let modules = self.wanted().map(|(name, version)| format!("{name}-{version}"));
+        modules.collect::<Vec<_>>().join("-").replace('.', "_")
+    }
+
+    /// Returns the names and versions of what is built.
+    fn wanted(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let modules =
+            [("kubernetes", "k8s.io/kubernetes"), ("etcd", "go.etcd.io/etcd/server/v3"), ("helm", "helm.sh/helm/v3")];
+        modules.into_iter().filter_map(|(name, module)| Some((name, self.version(module)?)))
+    }
+
+    /// Returns the version of a module in `go.mod`, without its `v`.
+    fn version(&self, module: &str) -> Option<&'static str> {
+        let start = format!("{module} v");
+        self.go_mod.lines().find_map(|line| {
+            line.trim().strip_prefix("require ").unwrap_or(line.trim()).strip_prefix(&start)?.split(' ').next()
+        })
+    }
+
+    /// Returns the version of Go that is needed.
+    fn go(&self) -> &'static str {
+        self.go_mod
+            .lines()
+            .find_map(|line| line.strip_prefix("go "))
+            .expect("go.mod is part of this program and names it")
+    }
+
+    /// Builds all binaries into `folder`, which is empty.
+    pub(crate) fn build(&self, folder: &Path, say: &mut impl FnMut(&str)) -> Result<()> {
+        let module = folder.join("module");
+        fs::create_dir(&module).with_context(|| format!("cannot create {}", module.display()))?;
+        for (name, text) in [("go.mod", self.go_mod), ("go.sum", self.go_sum)] {
+            fs::write(module.join(name), text).with_context(|| format!("cannot write {name}"))?;
+        }
+        let go = self.usable_go(&module)?;
+        let versions: Vec<_> = self.wanted().map(|(name, version)| format!("{name} {version}")).collect();
+        let binaries: Vec<_> = self.binaries().collect();
+        say(&format!(
+            "building {} ({}) with Go {go}, once; this takes some minutes and 2 GB of memory",
+            binaries.join(", "),
+            versions.join(", "),
+        ));
+
+        let mut command = go_in(&module);
+        command.args(["build", "-v", "-mod=readonly", "-trimpath", "-ldflags", &self.link_flags(), "-o"]);
+        command.arg(folder).args(self.packages.iter().map(|(package, ..)| package));
+        let log = folder.join("build.log");
+        let mut process = Process::start("go build", command, &log)?;
+        let start = Instant::now();
+        let mut reported = start;
+        let status = loop {
+            if let Some(status) = process.exited() {
+                break status;
+            }
+            if reported.elapsed() >= REPORT {
+                reported = Instant::now();
+                say(&progress(&fs::read_to_string(&log).unwrap_or_default(), start.elapsed()));
+            }
+            std::thread::sleep(Duration::from_millis(100));
         };
-        Self { go: after("go "), kubernetes: after("k8s.io/kubernetes v"), etcd: after("go.etcd.io/etcd/server/v3 v") }
-    }
-}
-
-/// Builds all binaries into `folder`, which is empty.
-pub(crate) fn build(folder: &Path, say: &mut impl FnMut(&str)) -> Result<()> {
-    let module = folder.join("module");
-    fs::create_dir(&module).with_context(|| format!("cannot create {}", module.display()))?;
-    for (name, text) in [("go.mod", GO_MOD), ("go.sum", GO_SUM)] {
-        fs::write(module.join(name), text).with_context(|| format!("cannot write {name}"))?;
-    }
-    let wanted = Versions::wanted();
-    let go = usable_go(&module, &wanted)?;
-    say(&format!(
-        "building etcd {}, kube-apiserver, kube-controller-manager and kubectl {} with Go {go}, once; this takes \
-         some minutes and 2 GB of memory",
-        wanted.etcd, wanted.kubernetes,
-    ));
-
-    let mut command = go_in(&module);
-    command.args(["build", "-v", "-mod=readonly", "-trimpath", "-ldflags", &link_flags(&wanted), "-o"]);
-    command.arg(folder).args(PACKAGES.map(|(package, ..)| package));
-    let log = folder.join("build.log");
-    let mut process = Process::start("go build", command, &log)?;
-    let start = Instant::now();
-    let mut reported = start;
-    let status = loop {
-        if let Some(status) = process.exited() {
-            break status;
+        if !status.success() {
+            bail!("cannot build {}: go build ended with {status}\n{}", self.name, process.last_lines(30));
         }
-        if reported.elapsed() >= REPORT {
-            reported = Instant::now();
-            say(&progress(&fs::read_to_string(&log).unwrap_or_default(), start.elapsed()));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    };
-    if !status.success() {
-        bail!("cannot build the servers: go build ended with {status}\n{}", process.last_lines(30));
-    }
-    say(&format!("built in {}", minutes(start.elapsed())));
+        say(&format!("built in {}", minutes(start.elapsed())));
 
-    for (_, built, name) in PACKAGES {
-        if built != name {
-            fs::rename(folder.join(built), folder.join(name)).with_context(|| format!("cannot rename {built}"))?;
+        for (_, built, name) in self.packages {
+            if built != name {
+                fs::rename(folder.join(built), folder.join(name)).with_context(|| format!("cannot rename {built}"))?;
+            }
         }
+        fs::remove_dir_all(&module).context("cannot remove the copy of go.mod")?;
+        fs::remove_file(&log).context("cannot remove the build's log")
     }
-    fs::remove_dir_all(&module).context("cannot remove the copy of go.mod")?;
-    fs::remove_file(&log).context("cannot remove the build's log")
-}
 
-/// Returns the version of the installed Go if it can build the module. Go 1.21 and later fetches a newer toolchain by
-/// itself.
-fn usable_go(module: &Path, wanted: &Versions) -> Result<String> {
-    let output = match go_in(module).args(["env", "GOVERSION"]).output() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            bail!("Go is missing, and the servers are built with it: {INSTALL}");
+    /// Returns the version of the installed Go if it can build the module. Go 1.21 and later fetches a newer toolchain by
+    /// itself.
+    fn usable_go(&self, module: &Path) -> Result<String> {
+        let Self { name, install, .. } = self;
+        let output = match go_in(module).args(["env", "GOVERSION"]).output() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                bail!("Go is missing, and {name} is built with it: {install}");
+            }
+            other => other.context("cannot run go")?,
+        };
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let version = said.strip_prefix("go").unwrap_or(&said).to_owned();
+        if !output.status.success() {
+            let cause = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            bail!("this Go cannot build {name}, which needs Go {}: {cause}; {install}", self.go());
         }
-        other => other.context("cannot run go")?,
-    };
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let version = said.strip_prefix("go").unwrap_or(&said).to_owned();
-    if !output.status.success() {
-        let cause = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        bail!("this Go cannot build the servers, which need Go {}: {cause}; {INSTALL}", wanted.go);
+        if !at_least(&version, self.go()) {
+            bail!("Go {version} is too old for {name}, which needs Go {}: {install}", self.go());
+        }
+        Ok(version)
     }
-    if !at_least(&version, wanted.go) {
-        bail!("Go {version} is too old for the servers, which need Go {}: {INSTALL}", wanted.go);
+
+    /// Linker flags that set the version. Without them `/version` says `v0.0.0-master+$Format`, which misleads clients.
+    fn link_flags(&self) -> String {
+        let mut flags = "-s -w".to_owned();
+        if let Some(version) = self.version("k8s.io/kubernetes") {
+            let mut parts = version.split('.');
+            let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            let package = "k8s.io/component-base/version";
+            flags += &format!(
+                " -X {package}.gitVersion=v{version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+            );
+        }
+        flags
     }
-    Ok(version)
 }
 
 fn at_least(version: &str, wanted: &str) -> bool {
@@ -137,17 +188,6 @@ fn go_in(module: &Path) -> Command {
     let mut command = Command::new("go");
     command.current_dir(module).env("CGO_ENABLED", "0").env("GOWORK", "off").env("GOFLAGS", "");
     command
-}
-
-/// Linker flags that set the version. Without them `/version` says `v0.0.0-master+$Format`, which misleads clients.
-fn link_flags(wanted: &Versions) -> String {
-    let mut parts = wanted.kubernetes.split('.');
-    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let version = "k8s.io/component-base/version";
-    format!(
-        "-s -w -X {version}.gitVersion=v{} -X {version}.gitMajor={major} -X {version}.gitMinor={minor}",
-        wanted.kubernetes,
-    )
 }
 
 /// Summarises the output of `go build -v` in one line. Each line of that output is a fetched module or a compiled
@@ -171,8 +211,11 @@ mod tests {
 
     #[test]
     fn versions_are_those_of_go_mod() {
-        assert_eq!(Versions::wanted(), Versions { go: "1.26.0", kubernetes: "1.36.3", etcd: "3.6.8" });
-        assert!(link_flags(&Versions::wanted()).ends_with("gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"));
+        assert_eq!((SERVERS.go(), HELM.go()), ("1.26.0", "1.26.0"));
+        assert_eq!(SERVERS.folder(), "kubernetes-1_36_3-etcd-3_6_8");
+        assert_eq!(HELM.folder(), "helm-3_22_0");
+        assert!(SERVERS.link_flags().ends_with("gitMajor=1 -X k8s.io/component-base/version.gitMinor=36"));
+        assert_eq!(HELM.link_flags(), "-s -w");
     }
 
     #[test]

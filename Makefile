@@ -12,7 +12,7 @@ SHIPPED := --release -p pilothouse -p pilothouse-bench
 TESTED  := --workspace --exclude pilothouse-guests
 
 .DEFAULT_GOAL := help
-.PHONY: help build release plugins guests demo demo-check test model test-real test-languages test-newcomer fixtures real-assets fuzz fmt lint doc book deny bench soak soak-plugins failover clean
+.PHONY: help build release plugins guests demo demo-check test model test-real test-languages test-newcomer fixtures real-assets image fuzz fmt lint doc book deny bench soak soak-plugins failover clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,9 +63,32 @@ test-newcomer: build ## What docs/getting-started.md says, from an empty directo
 fixtures: ## Build the fixtures of a version of the contract again, VERSION=0.1.0: only on purpose, see tests/fixtures/README.md
 	@sh tests/fixtures/build.sh $(VERSION)
 
-real-assets: ## Find or build etcd, kube-apiserver, kube-controller-manager and kubectl
+real-assets: ## Find or build etcd, kube-apiserver, kube-controller-manager, kubectl and Helm
 	@$(CARGO) build $(NATIVE) --bin real-assets
 	@$(TARGET)/debug/real-assets
+
+# Each image has its SBOM beside it, made of what `cargo auditable` has put into the host.
+image: ## Build the image of the host as it is shipped, for amd64 and, with a cross compiler, arm64 (target/image)
+	@for tool in cargo-auditable auditable2cdx; do \
+		command -v $$tool >/dev/null || { echo "installing $$tool"; $(CARGO) install --locked $$tool; } || exit 1; \
+	done
+	@here=$$(rustc -vV | sed -n 's/^host: //p'); \
+	for machine in x86_64 aarch64; do \
+		triple=$$machine-unknown-linux-gnu; linker=$$machine-linux-gnu-gcc; built=$(TARGET)/release; cross=; \
+		if [ $$triple != $$here ]; then \
+			if ! command -v $$linker >/dev/null || ! rustup target list --installed | grep -qx $$triple; then \
+				echo "no image for $$machine: it needs 'rustup target add $$triple' and $$linker (on Debian from gcc-$$(echo $$machine | tr _ -)-linux-gnu)"; \
+				continue; \
+			fi; \
+			built=$(TARGET)/$$triple/release; \
+			cross="--target $$triple --config target.$$triple.linker=\"$$linker\""; \
+		fi; \
+		echo "building the host for $$machine as it is shipped: ten minutes and more the first time"; \
+		$(CARGO) auditable build --locked $(SHIPPED) --bin pilothouse $$cross && \
+		image=$$(sh deploy/image.sh $$built/pilothouse $(TARGET)/image) && \
+		auditable2cdx $$built/pilothouse >"$${image%.tar}.cdx.json" && \
+		echo "$$image" || exit 1; \
+	done
 
 # Seconds for each target.
 FUZZ_SECONDS ?= 60

@@ -164,6 +164,14 @@ impl Cluster {
         }
     }
 
+    /// The real server; `None` if this is an embedded one.
+    pub fn real(&self) -> Option<&pilothouse_real::Cluster> {
+        match &self.server {
+            Server::Embedded(_) => None,
+            Server::Real(server) => Some(server),
+        }
+    }
+
     /// Kills the server: connections are cut, new ones are refused.
     pub async fn kill(&self) {
         match &self.server {

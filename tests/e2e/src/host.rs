@@ -11,12 +11,15 @@ use anyhow::{Context, Result, bail, ensure};
 use pilothouse_real::process::Process;
 use serde_json::Value;
 
-use crate::{admin::Admin, metrics::Metrics, wait::eventually};
+use crate::{admin::Admin, image, metrics::Metrics, wait::eventually};
 
 /// Environment variable with the path of the binary under test. The default is the one of `make build`.
 pub const VARIABLE: &str = "PILOTHOUSE_BIN";
 /// More than the host's grace for calls in flight (30 s).
 const END: Duration = Duration::from_secs(45);
+
+/// Where a pod finds its account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// A host process and its admin endpoint. Dropping it kills the process.
 pub struct Host {
@@ -34,6 +37,8 @@ pub(crate) struct Order {
     /// `true` if the cache directory is a volume without free space.
     pub(crate) is_full: bool,
     pub(crate) access: Access,
+    /// The files of an image. The host runs in them as in a container.
+    pub(crate) image: Option<PathBuf>,
     /// A folder for logs. Each start has its own log.
     pub(crate) logs: PathBuf,
     /// Further arguments of `run`.
@@ -44,7 +49,38 @@ pub(crate) struct Order {
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
     Kubeconfig(PathBuf),
+    Environment(Environment),
     Pod(Pod),
+}
+
+/// What a person's machine gives a host: variables, the folder in which it starts, and names of hosts.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Variables, such as `KUBECONFIG` and `HTTPS_PROXY`.
+    pub variables: Vec<(&'static str, String)>,
+    /// The folder in which it starts.
+    pub folder: PathBuf,
+    /// A file in place of `/etc/hosts`.
+    pub hosts: Option<PathBuf>,
+}
+
+impl Environment {
+    fn command(&self, program: &Path) -> Command {
+        const MOUNT: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#;
+        let mut command = match &self.hosts {
+            None => Command::new(program),
+            Some(hosts) => {
+                let mut command = Command::new("unshare");
+                command.args(["-rm", "sh", "-c", MOUNT, "sh"]).arg(hosts).arg(program);
+                command
+            }
+        };
+        for name in ["KUBECONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"] {
+            command.env_remove(name).env_remove(name.to_lowercase());
+        }
+        command.current_dir(&self.folder).envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
 }
 
 /// What a pod gives a host: a service account's folder and the server's address in the environment, but no kubeconfig.
@@ -69,33 +105,64 @@ impl Pod {
             mount --bind . /var/run/secrets/kubernetes.io/serviceaccount
             cd /
             exec "$@""#;
-        let port = self.server.port_u16().context("the server's address has no port")?;
         let mut command = Command::new("unshare");
         command.args(["-rm", "sh", "-c", MOUNT, "sh"]).arg(&self.service_account).arg(program);
+        self.set_environment(&mut command)?;
+        Ok(command)
+    }
+
+    fn set_environment(&self, command: &mut Command) -> Result<()> {
+        let host = self.server.host().context("the server's address has no host")?;
+        let port = self.server.port_u16().context("the server's address has no port")?;
         command
-            .env("KUBERNETES_SERVICE_HOST", self.server.host().context("the server's address has no host")?)
+            // The kubelet writes addresses of IPv6 without brackets.
+            .env("KUBERNETES_SERVICE_HOST", host.trim_start_matches('[').trim_end_matches(']'))
             .env("KUBERNETES_SERVICE_PORT", port.to_string())
             .env("HOME", "/nonexistent")
             .env_remove("KUBECONFIG");
-        Ok(command)
+        Ok(())
+    }
+}
+
+impl Order {
+    /// Returns the command that starts the binary, without arguments.
+    fn command(&self) -> Result<Command> {
+        let program = || std::path::absolute(binary()?).context("no working directory");
+        match (&self.image, &self.access) {
+            (Some(files), access) => {
+                let mut mounts = vec![(&*self.plugins, &*self.plugins), (&*self.cache, &*self.cache)];
+                match access {
+                    Access::Kubeconfig(file) => {
+                        let folder = file.parent().context("the kubeconfig is in no folder")?;
+                        mounts.push((folder, folder));
+                    }
+                    Access::Environment(_) => bail!("a container has no such environment"),
+                    Access::Pod(pod) => mounts.push((&pod.service_account, Path::new(SERVICE_ACCOUNT))),
+                }
+                let mut command = image::command(files, &mounts);
+                if let Access::Pod(pod) = access {
+                    pod.set_environment(&mut command)?;
+                }
+                Ok(command)
+            }
+            (None, Access::Kubeconfig(_)) if self.is_full => {
+                // In its own mount namespace. The directory itself is as usual.
+                const MOUNT: &str = r#"mount -t tmpfs -o size=64k,mode=0700 tmpfs "$1" && shift && exec "$@""#;
+                let mut command = Command::new("unshare");
+                command.args(["-rm", "sh", "-c", MOUNT, "sh"]).arg(&self.cache).arg(program()?);
+                Ok(command)
+            }
+            (None, Access::Kubeconfig(_)) => Ok(Command::new(binary()?)),
+            (None, Access::Environment(environment)) => Ok(environment.command(&program()?)),
+            (None, Access::Pod(pod)) => pod.command(&program()?),
+        }
     }
 }
 
 impl Host {
     /// Starts the binary and returns at once.
     pub(crate) fn start(order: Order) -> Result<Self> {
-        let mut command = match &order.access {
-            Access::Kubeconfig(_) if order.is_full => {
-                // In its own mount namespace. The directory itself is as usual.
-                const MOUNT: &str = r#"mount -t tmpfs -o size=64k,mode=0700 tmpfs "$1" && shift && exec "$@""#;
-                let mut command = Command::new("unshare");
-                let program = std::path::absolute(binary()?).context("no working directory")?;
-                command.args(["-rm", "sh", "-c", MOUNT, "sh"]).arg(&order.cache).arg(program);
-                command
-            }
-            Access::Kubeconfig(_) => Command::new(binary()?),
-            Access::Pod(pod) => pod.command(&std::path::absolute(binary()?).context("no working directory")?)?,
-        };
+        let mut command = order.command()?;
         command.arg("run").arg("--plugins").arg(&order.plugins).arg("--cache-dir").arg(&order.cache);
         if let Access::Kubeconfig(kubeconfig) = &order.access {
             command.arg("--kubeconfig").arg(kubeconfig);

@@ -1,7 +1,7 @@
 //! A proxy between a host and its API server: HTTP CONNECT and SOCKS 5 on one port.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -19,6 +19,9 @@ use tokio::{
 
 /// Maximum size of a request for a tunnel, in bytes.
 const MAX_HEAD: usize = 4096;
+
+/// A name that proxies resolve to this machine, and nobody else knows.
+pub const NAME: &str = "api.example.test";
 
 /// Opens tunnels and counts them. Dropping it stops new ones.
 #[derive(Debug)]
@@ -58,6 +61,11 @@ impl Proxy {
         self.tunnels.load(Ordering::Relaxed)
     }
 
+    /// The address at which it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Copies a kubeconfig into `folder`, with this proxy as its `proxy-url`.
     ///
     /// # Errors
@@ -94,7 +102,7 @@ async fn open_connect(mut near: TcpStream, first: u8) -> Result<(TcpStream, TcpS
     }
     let head = String::from_utf8(head)?;
     let target = head.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()).context("not a CONNECT")?;
-    let far = TcpStream::connect(target).await?;
+    let far = TcpStream::connect(target.replace(NAME, "127.0.0.1")).await?;
     near.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
     Ok((near, far))
 }
@@ -111,8 +119,9 @@ async fn open_socks(mut near: TcpStream) -> Result<(TcpStream, TcpStream)> {
             let length = near.read_u8().await?;
             let mut name = vec![0; length.into()];
             near.read_exact(&mut name).await?;
-            String::from_utf8(name)?
+            String::from_utf8(name)?.replace(NAME, "127.0.0.1")
         }
+        4 => Ipv6Addr::from(near.read_u128().await?).to_string(),
         other => bail!("address type {other}"),
     };
     let port = near.read_u16().await?;

@@ -1,7 +1,7 @@
 //! A TCP relay between a host and its API server. It can cut connections while the server keeps running.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -40,7 +40,15 @@ impl Relay {
     /// # Errors
     /// No port is free.
     pub async fn to(server: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen")?;
+        Self::at(Ipv4Addr::LOCALHOST.into(), server).await
+    }
+
+    /// Starts a relay to `server` that listens on an address of this machine.
+    ///
+    /// # Errors
+    /// The machine does not have the address, or no port is free.
+    pub async fn at(address: IpAddr, server: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind((address, 0)).await.context("cannot listen")?;
         let address = listener.local_addr().context("a listener has an address")?;
         // A cut reaches each connection once.
         let (cut, _) = broadcast::channel(1);
@@ -69,6 +77,11 @@ impl Relay {
         let text = serde_json::to_string(&file).context("cannot write a kubeconfig")?;
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok((relay, path))
+    }
+
+    /// The address at which it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Cuts every open connection. New ones are accepted.

@@ -21,7 +21,8 @@ use tempfile::TempDir;
 use crate::{
     apple::{Apple, resource},
     cluster::Cluster,
-    host::{Access, Host, Order, Pod, built},
+    host::{Access, Environment, Host, Order, Pod, built},
+    image::Image,
     plugin::{Plugin, Plugins},
     wait::eventually,
 };
@@ -38,6 +39,8 @@ pub struct Scene {
     cache: PathBuf,
     /// `true` if the cache directory is a volume without free space.
     is_full: bool,
+    /// The files of the image in which its hosts run.
+    image: Option<PathBuf>,
     /// Further arguments of its hosts.
     arguments: Vec<String>,
     logs: Arc<Logs>,
@@ -53,6 +56,7 @@ impl Scene {
             plugins: Plugins::empty()?,
             cache: built("e2e-cache"),
             is_full: false,
+            image: None,
             arguments: Vec::new(),
             logs: Arc::new(Logs { folder: tempfile::tempdir().context("cannot create a folder for logs")? }),
         };
@@ -91,6 +95,12 @@ impl Scene {
         let cache = self.with_cache_of_its_own();
         std::fs::create_dir(&cache).context("cannot create a folder")?;
         Ok(cache)
+    }
+
+    /// Lets this test's hosts run in the files of an image, with a cache directory of their own.
+    pub fn run_in(&mut self, image: &Image) {
+        self.with_cache_of_its_own();
+        self.image = Some(image.files().to_owned());
     }
 
     /// Lets this test's hosts serve webhooks at a free port of the loopback address. `more` are further arguments of
@@ -155,6 +165,14 @@ impl Scene {
         self.host_with(Access::Kubeconfig(kubeconfig))
     }
 
+    /// As [`Scene::starting_host`], with variables in place of a kubeconfig.
+    ///
+    /// # Errors
+    /// The host does not start.
+    pub fn host_by(&self, environment: Environment) -> Result<Host> {
+        self.host_with(Access::Environment(environment))
+    }
+
     /// As [`Scene::starting_host`], with a pod's service account in place of a kubeconfig.
     ///
     /// # Errors
@@ -169,6 +187,7 @@ impl Scene {
             cache: self.cache.clone(),
             is_full: self.is_full,
             access,
+            image: self.image.clone(),
             logs: self.logs.folder.path().to_owned(),
             arguments: self.arguments.clone(),
         })

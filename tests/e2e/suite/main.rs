@@ -4,6 +4,7 @@
 mod access;
 mod auditor;
 mod bundle;
+mod chart;
 mod children;
 mod code;
 mod collect;
@@ -23,6 +24,7 @@ mod grants;
 mod hooks;
 mod hostile;
 mod http;
+mod image;
 mod instances;
 mod kubectl;
 mod kubediff;
@@ -45,6 +47,7 @@ mod text;
 mod thousand;
 mod troubles;
 mod watches;
+mod ways;
 mod webhooks;
 mod website;
 
@@ -57,6 +60,10 @@ fn main() -> ExitCode {
         access { a_host_that_may_do_nothing_says_so }
         auditor { what_breaks_a_rule_is_reported_until_it_is_repaired }
         bundle { invariant_11_a_bundle_follows_whatever_it_read }
+        chart {
+            helm_finds_no_fault_in_the_chart_and_makes_what_manifests_prints,
+            the_api_server_accepts_every_object_of_the_chart_without_a_warning,
+        }
         children {
             a_myapple_gets_its_children_and_its_status,
             more_are_added_and_the_surplus_is_removed,
@@ -214,6 +221,10 @@ fn main() -> ExitCode {
             invariant_7_requests_reach_only_the_servers_that_are_granted,
             invariant_7_requests_to_a_server_end_when_its_grant_is_withdrawn,
         }
+        image {
+            an_image_has_what_the_host_needs_and_is_the_same_each_time,
+            a_host_works_in_the_files_of_its_image_alone,
+        }
         instances { an_instance_that_is_kept_remembers_and_that_of_another_revision_does_not }
         metrics {
             a_plugins_metrics_are_exported_until_it_is_removed,
@@ -295,6 +306,14 @@ fn main() -> ExitCode {
             kinds_beyond_limits_watches_are_left_out_and_named,
             an_aggregated_group_that_comes_fails_and_goes_stops_no_other_kind,
             invariant_7_a_kind_that_is_asked_for_and_not_granted_is_refused_in_words,
+        }
+        ways {
+            a_proxy_of_the_environment_is_used_for_servers_that_no_proxy_does_not_name,
+            a_list_of_kubeconfigs_has_missing_files_and_relative_paths,
+            a_server_is_reached_by_ipv6,
+            an_exec_plugin_is_asked_again_when_its_certificate_ends,
+            an_exec_plugin_is_asked_again_when_its_token_ends,
+            an_authority_that_rotates_is_followed,
         }
         webhooks {
             an_image_policy_in_a_config_map_denies_a_pod,

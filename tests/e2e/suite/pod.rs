@@ -9,7 +9,7 @@ use pilothouse_e2e::{Plugin, Pod, Scene, cluster::Kind, suite::NotHere, wait::wi
 use serde_json::{Value, json};
 
 /// The host reads the token file again after at most a minute. The plugin's next retry comes at most a minute later.
-const ROTATED: Duration = Duration::from_secs(150);
+pub(crate) const ROTATED: Duration = Duration::from_secs(150);
 
 pub(crate) async fn a_pods_service_account_is_used_and_its_rotated_token_followed(scene: Scene) -> Result<()> {
     if scene.cluster.kind() == Kind::Embedded {
@@ -43,18 +43,18 @@ pub(crate) async fn a_pods_service_account_is_used_and_its_rotated_token_followe
 }
 
 /// Replaces the files atomically, as the kubelet does.
-fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
+pub(crate) fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
     let new = folder.join(format!("{name}.new"));
     std::fs::write(&new, content).with_context(|| format!("cannot write {}", new.display()))?;
     std::fs::rename(&new, folder.join(name)).with_context(|| format!("cannot put {name} in its place"))
 }
 
-fn may_unshare() -> bool {
+pub(crate) fn may_unshare() -> bool {
     Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success())
 }
 
 /// Returns the server's address and certificate authority from a kubeconfig.
-fn server_and_ca(kubeconfig: &Path) -> Result<(http::Uri, Vec<u8>)> {
+pub(crate) fn server_and_ca(kubeconfig: &Path) -> Result<(http::Uri, Vec<u8>)> {
     let file = Kubeconfig::read_from(kubeconfig).context("cannot read the cluster's kubeconfig")?;
     let cluster = file.clusters.into_iter().find_map(|cluster| cluster.cluster).context("it names no cluster")?;
     let server = cluster.server.context("it has no address")?.parse().context("its address is no URL")?;
@@ -64,12 +64,12 @@ fn server_and_ca(kubeconfig: &Path) -> Result<(http::Uri, Vec<u8>)> {
 }
 
 /// A service account with all permissions.
-struct Account {
+pub(crate) struct Account {
     namespace: String,
 }
 
 impl Account {
-    async fn create(scene: &Scene) -> Result<Self> {
+    pub(crate) async fn create(scene: &Scene) -> Result<Self> {
         let namespace = scene.namespace.clone();
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "pilothouse"}});
         post(scene, &format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &account).await?;
@@ -84,7 +84,7 @@ impl Account {
     }
 
     /// Creates a Secret of this name and a token that is bound to it.
-    async fn token(&self, scene: &Scene, secret: &str) -> Result<String> {
+    pub(crate) async fn token(&self, scene: &Scene, secret: &str) -> Result<String> {
         let core = format!("/api/v1/namespaces/{}", self.namespace);
         let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret}});
         let object = post(scene, &format!("{core}/secrets"), &object).await?;
@@ -100,7 +100,7 @@ impl Account {
     }
 
     /// Invalidates the token that is bound to that Secret. Returns when the server rejects it.
-    async fn revoke(&self, scene: &Scene, secret: &str, token: &str) -> Result<()> {
+    pub(crate) async fn revoke(&self, scene: &Scene, secret: &str, token: &str) -> Result<()> {
         let path = format!("/api/v1/namespaces/{}/secrets/{secret}", self.namespace);
         let request = http::Request::delete(path).body(Vec::new()).context("cannot write the request")?;
         scene.client().request::<Value>(request).await.context("cannot delete the token's Secret")?;

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::{
     assets::Assets,
     audit,
-    credentials::{self, ADMIN, Credentials, NOBODY, OPERATOR},
+    credentials::{self, ADMIN, Certificate, Credentials, NOBODY, OPERATOR},
     etcd, port,
     process::{self, Process},
 };
@@ -151,6 +151,23 @@ impl Cluster {
     /// The API server's audit log, from now on.
     pub fn audit(&self) -> audit::Log {
         audit::Log::from_now(self.path(AUDIT))
+    }
+
+    /// Replaces the server's certificate for [`ROTATED`](crate::ROTATED), and its authority. Returns the certificate of the new authority. The
+    /// server uses them after a restart at the latest.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub fn rotate(&self) -> Result<String> {
+        credentials::rotate(self.folder.path())
+    }
+
+    /// Issues a certificate for a user who may do anything.
+    ///
+    /// # Errors
+    /// The authority's files cannot be read.
+    pub fn certificate(&self, valid: Duration) -> Result<Certificate> {
+        credentials::certificate(self.folder.path(), valid)
     }
 
     /// The kubectl of the server's version.
@@ -303,6 +320,14 @@ impl Cluster {
             .arg("--endpoint-reconciler-type=none")
             .arg(format!("--tls-cert-file={}", self.path(credentials::SERVING_CERT).display()))
             .arg(format!("--tls-private-key-file={}", self.path(credentials::SERVING_KEY).display()))
+            // It reads these files again when they change.
+            .arg(format!(
+                "--tls-sni-cert-key={},{}:{}",
+                self.path(credentials::ROTATED_CERT).display(),
+                self.path(credentials::ROTATED_KEY).display(),
+                credentials::ROTATED
+            ))
+            .arg(format!("--client-ca-file={}", self.path(credentials::CLIENT_CA).display()))
             .arg(format!("--cert-dir={}", self.path("certificates").display()))
             .arg("--service-cluster-ip-range=10.0.0.0/24")
             .arg("--allow-privileged=true")

@@ -26,4 +26,4 @@ pub mod port;
 pub mod process;
 
 pub use cluster::{Cluster, Versions};
-pub use credentials::OPERATOR;
+pub use credentials::{Certificate, OPERATOR, ROTATED};

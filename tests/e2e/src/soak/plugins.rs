@@ -175,6 +175,7 @@ impl Run {
             cache: built("e2e-cache"),
             is_full: false,
             access: Access::Kubeconfig(server.kubeconfig().to_owned()),
+            image: None,
             logs,
             arguments: Vec::new(),
         })?;

@@ -229,8 +229,13 @@ mod tests {
     use http::header::AUTHORIZATION;
     use hyper::{body::Incoming, service::service_fn};
     use hyper_util::rt::{TokioExecutor, TokioIo};
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-    use rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer, server::WebPkiClientVerifier};
+    use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyPair};
+    use rustls::{
+        RootCertStore, ServerConfig,
+        pki_types::PrivateKeyDer,
+        server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
+        sign::CertifiedKey,
+    };
     use serde_json::json;
     use tempfile::TempDir;
     use tokio::net::TcpListener;
@@ -330,6 +335,55 @@ mod tests {
         }
     }
 
+    fn authority() -> (Certificate, Issuer<'static, KeyPair>) {
+        let mut authority = CertificateParams::default();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let root = authority.self_signed(&key).expect("a certificate");
+        (root, Issuer::new(authority, key))
+    }
+
+    fn issue(issuer: &Issuer<'_, KeyPair>, name: &str) -> (Certificate, KeyPair) {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = CertificateParams::new(vec![name.to_owned()]).expect("a name").signed_by(&key, issuer);
+        (certificate.expect("a certificate"), key)
+    }
+
+    /// A server's certificate, of an authority of its own, that may be replaced.
+    #[derive(Debug)]
+    struct Serving(Mutex<Arc<CertifiedKey>>);
+
+    impl Serving {
+        /// Returns a new certificate and its authority in PEM.
+        fn issue() -> (Arc<CertifiedKey>, String) {
+            let (root, issuer) = authority();
+            let (certificate, key) = issue(&issuer, "localhost");
+            let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+            let provider = rustls::crypto::ring::default_provider();
+            let serving = CertifiedKey::from_der(vec![certificate.der().clone()], key, &provider);
+            (Arc::new(serving.expect("a key that fits")), root.pem())
+        }
+    }
+
+    impl ResolvesServerCert for Serving {
+        fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            Some(self.0.lock().clone())
+        }
+    }
+
+    /// Checks the files until the client has been replaced.
+    async fn are_renewed(credentials: &Arc<Credentials>) {
+        let before = credentials.current.load_full();
+        let renewal = credentials.renewal.as_ref().expect("it renews");
+        while Arc::ptr_eq(&before, &credentials.current.load()) {
+            // As if a minute had passed.
+            *renewal.attempted.lock().await = None;
+            *renewal.check.lock() = Instant::now();
+            credentials.check_files(renewal);
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn status(credentials: &Arc<Credentials>) -> u16 {
         let answer =
             credentials.send(Request::get("/version").body(Bytes::new()).expect("a request"), Traffic::Ordinary).await;
@@ -398,16 +452,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_expired_certificate_is_replaced_by_running_the_exec_plugin_again() {
-        let mut authority = CertificateParams::default();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let root = authority.self_signed(&key).expect("a certificate");
-        let issuer = Issuer::new(authority, key);
-        let issue = |name: &str| {
-            let key = KeyPair::generate().expect("a key");
-            let certificate = CertificateParams::new(vec![name.to_owned()]).expect("a name").signed_by(&key, &issuer);
-            (certificate.expect("a certificate"), key)
-        };
+        let (root, issuer) = authority();
+        let issue = |name: &str| issue(&issuer, name);
         let mut roots = RootCertStore::empty();
         roots.add(root.der().clone()).expect("an authority");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -440,5 +486,39 @@ mod tests {
         assert_eq!(status(&credentials).await, 200);
         prints_a_new_one();
         assert_eq!(status(&credentials).await, 200);
+    }
+
+    #[tokio::test]
+    async fn an_authority_that_rotates_in_its_file_is_followed() {
+        let (first, authority) = Serving::issue();
+        let serving = Arc::new(Serving(Mutex::new(first)));
+        let tls = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions of TLS")
+            .with_no_client_auth()
+            .with_cert_resolver(serving.clone());
+        let port = serve(Accepted::default(), Some(Arc::new(tls))).await;
+        let kubeconfig = Kubeconfig::new();
+        let file = kubeconfig.put("ca.crt", &authority);
+        let cluster = json!({
+            "server": format!("https://127.0.0.1:{port}"), "certificate-authority": file, "tls-server-name": "localhost",
+        });
+        let credentials = kubeconfig.credentials(&cluster, &json!({})).await;
+        assert_eq!(status(&credentials).await, 200);
+
+        let (second, authority) = Serving::issue();
+        *serving.0.lock() = second;
+        kubeconfig.put("ca.crt", &authority);
+        are_renewed(&credentials).await;
+        assert_eq!(status(&credentials).await, 200);
+
+        // The new client has opened a connection, and trusts no other authority.
+        *serving.0.lock() = Serving::issue().0;
+        let before = fs::read(&file).expect("a file");
+        kubeconfig.put("ca.crt", &format!("{}\n", String::from_utf8_lossy(&before)));
+        are_renewed(&credentials).await;
+        let request = Request::get("/version").body(Bytes::new()).expect("a request");
+        let error = credentials.send(request, Traffic::Ordinary).await.expect_err("another authority");
+        assert!(with_causes(&error).contains("certificate"), "{error}");
     }
 }

@@ -75,6 +75,8 @@ pub struct Options {
     pub webhooks: Option<Arc<webhook::Options>>,
     /// The Lease whose holder acts. With `None` this host acts, whoever else does.
     pub election: Option<election::Options>,
+    /// How often the service accounts of plugins are checked.
+    pub check_accounts_every: Duration,
 }
 
 /// Creates the runtime for everything but guests and the intake of informers.
@@ -250,6 +252,7 @@ impl Host {
             tokio::spawn(async move { candidate.run(&*dispatch, resigns).await })
         });
 
+        let checking = &self.view.dispatch;
         let failed = tokio::select! {
             () = stop => None,
             _ = &mut source => Some("the task that watches plugins' files"),
@@ -258,6 +261,7 @@ impl Host {
             ended = webhook::ended(&mut webhooks) => Some(ended),
             () = ended_early(&mut election) => Some("the task that renews the Lease"),
             never = tidy(|| view.tidy(&mut freed)) => match never {},
+            never = checking.check_rights(self.options.check_accounts_every) => match never {},
         };
         // No plugin is loaded from here on. Those that serve finish their calls.
         source.abort();

@@ -7,9 +7,11 @@
 //! kubeconfig │ service account ─► credentials ─► Cluster ─► discovery: TypeMeta → Endpoint
 //!                                              ├──────► request: list, watch, get, create, patch, delete
 //!                                              ├──────► review: who a token belongs to, what a user may do
+//!                                              ├──────► actor: sends a plugin's requests as its service account
 //!                                              └──────► gate: limits and orders the requests of plugins
 //! ```
 
+mod actor;
 mod apply;
 mod connect;
 mod credentials;
@@ -24,16 +26,18 @@ mod review;
 
 use std::sync::Arc;
 
+pub(crate) use actor::Actor;
 pub use connect::{ConnectError, ConnectOptions, connect};
 pub use discovery::Endpoint;
 pub use error::{Error, Status};
 pub(crate) use kubeconfig::environment_proxy;
-use pilothouse_core::rate::Rate;
+use pilothouse_core::{grant::ActAs, rate::Rate};
 pub(crate) use request::Select;
 pub use request::{DeleteOptions, Patch, Stream, WriteOptions};
 use tokio::runtime::Handle;
 
 use self::{
+    actor::Tokens,
     credentials::Credentials,
     discovery::Discovery,
     gate::{Account, Gate},
@@ -53,6 +57,9 @@ pub struct Cluster {
     gate: Arc<Gate>,
     /// The account that pays for requests. `None` for the informers' requests, which need no permit.
     account: Option<Arc<Account>>,
+    /// Who sends the requests that pay. `None` for the host.
+    actor: Option<Arc<Actor>>,
+    tokens: Arc<Tokens>,
     acting: Acting,
 }
 
@@ -65,7 +72,9 @@ impl Cluster {
     fn with(credentials: Credentials, host: &str, io: Handle, traffic: Arc<Traffic>) -> Self {
         let (credentials, gate) = (Arc::new(credentials), Gate::new(&io));
         let acting = Acting::new(true);
-        Self { credentials, host: host.into(), io, discovery: Arc::default(), traffic, gate, account: None, acting }
+        let (discovery, tokens) = (Arc::default(), Arc::default());
+        let (account, actor) = (None, None);
+        Self { credentials, host: host.into(), io, discovery, traffic, gate, account, actor, tokens, acting }
     }
 
     /// Returns a handle for one plugin. Its writes and live reads wait for a permit and for this rate. Plugins share
@@ -73,6 +82,25 @@ impl Cluster {
     #[must_use]
     pub fn for_plugin(&self, plugin: &str, rate: Option<Rate>) -> Self {
         Self { account: Some(self.gate.account(plugin, rate)), ..self.clone() }
+    }
+
+    /// Returns a handle whose requests for objects are sent as a service account. `None` sends them as the host.
+    /// Discovery and informers are the host's own in any case.
+    #[must_use]
+    pub(crate) fn acting_as(self, act_as: Option<&ActAs>) -> Self {
+        let actor = act_as.map(|act_as| Arc::new(Actor::new(act_as, &self.tokens)));
+        Self { actor, ..self }
+    }
+
+    /// Returns a handle whose requests for objects are sent by `actor`, or by the host.
+    #[must_use]
+    pub(crate) fn sent_by(self, actor: Option<Arc<Actor>>) -> Self {
+        Self { actor, ..self }
+    }
+
+    /// Who sends the requests for objects. `None` for the host.
+    pub(crate) fn actor(&self) -> Option<&Arc<Actor>> {
+        self.actor.as_ref()
     }
 
     /// Returns a handle for the Events that the host writes.

@@ -21,6 +21,7 @@
 //! - `observing`, `reviewing`, `controller`: what works for a plugin
 //! - `rows`, `metrics`: what `/debug/plugins` and `/metrics` show
 //! - `patterns`: the kinds that a plugin observes by pattern
+//! - `rights`: what the service accounts of plugins may read
 //! - `activate`: from a candidate to a plugin at work
 
 mod activate;
@@ -50,6 +51,7 @@ mod recorder;
 mod remembered;
 mod resync;
 mod reviewing;
+mod rights;
 mod routes;
 mod rows;
 mod serving;
@@ -83,6 +85,7 @@ pub use observing::Observing;
 use parking_lot::Mutex;
 use patterns::Matched;
 pub use pending::{BacklogFigures, HookFailure};
+use pilothouse_core::grant::Rights;
 pub use record::{CallFailure, Quarantined, Record};
 pub use reviewing::{ReviewError, Reviewing, UNSERVED};
 pub use rows::{BacklogRow, ControllerRow, Counts, StormRow};
@@ -224,6 +227,8 @@ struct ActivePlugin {
     /// The kinds of its patterns, if it has some.
     matched: Option<Arc<Matched>>,
     record: Option<Arc<Record>>,
+    /// What its service account may read. `None` if it acts as the host.
+    rights: Option<Arc<Rights>>,
 }
 
 #[derive(Default)]
@@ -381,7 +386,7 @@ impl ActivePlugin {
             self.observing.filter(|one| !other.observing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
         let reviewing =
             self.reviewing.filter(|one| !other.reviewing.as_ref().is_some_and(|other| Arc::ptr_eq(other, one)));
-        Self { controllers, observing, reviewing, matched: None, record: None }
+        Self { controllers, observing, reviewing, matched: None, record: None, rights: None }
     }
 
     /// Returns what serves the keys of each controller.

@@ -30,6 +30,7 @@ use crate::{
     openapi,
     present::{Form, ListMeta},
     request::{Params, Route, Target, fault_verb, text_header, verb},
+    requester,
     resources::{Purpose, Resource},
     rest::{Answer, Call, Part, create, delete, delete::Options, eviction, get, list, patch, update},
     server::Server,
@@ -153,6 +154,10 @@ where
         // Not counted, because the client could make up any label.
         Err(status) => return refused(&status),
     };
+    if let Err(status) = requester::authorize(server, &head.headers, (target, &found.0), &params, verb) {
+        server.metrics.count(labels(status.code));
+        return refused(&status);
+    }
     let watches = verb == "WATCH" && found.1 == Part::Object;
     let subject = subject(head, target, &params, if watches || verb != "WATCH" { verb } else { "GET" });
     let plan = subject.as_ref().map(|subject| server.faults.plan(subject)).unwrap_or_default();

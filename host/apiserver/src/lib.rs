@@ -53,6 +53,7 @@ mod present;
 mod protobuf;
 mod rbac;
 mod request;
+mod requester;
 mod resources;
 mod rest;
 mod review;

@@ -1,6 +1,6 @@
 //! Judges by Roles, ClusterRoles and their bindings what a user may do, as kube-apiserver's RBAC.
 //!
-//! Only reviews ask. Requests are not judged, because this server lets everybody do everything.
+//! Reviews ask, and requests of somebody who is named.
 
 use serde_json::Value;
 

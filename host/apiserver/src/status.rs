@@ -209,8 +209,14 @@ impl Status {
         Status::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", format!("Request entity too large: {why}"))
     }
 
+    /// The request names a token that is not valid.
+    pub(crate) fn unauthorized() -> Self {
+        Status::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
     pub(crate) fn forbidden(of: &GroupResource, name: &str, why: &str) -> Self {
-        Status::new(StatusCode::FORBIDDEN, "Forbidden", format!("{of} \"{name}\" is forbidden: {why}")).about(of, name)
+        let what = if name.is_empty() { of.to_string() } else { format!("{of} \"{name}\"") };
+        Status::new(StatusCode::FORBIDDEN, "Forbidden", format!("{what} is forbidden: {why}")).about(of, name)
     }
 
     /// A new object is in a namespace that is being deleted.

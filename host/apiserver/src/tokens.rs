@@ -1,7 +1,8 @@
 //! Tokens of service accounts: made by the subresource `token`, and recognized by a `TokenReview`.
 //!
 //! A token is random text that this process remembers. It ends when its time is over, when its account is gone, and
-//! when the object that it is bound to is gone. Requests need none, because this server lets everybody do everything.
+//! when the object that it is bound to is gone. Requests need none, because this server lets everybody do everything who
+//! does not say who it is.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -111,10 +112,24 @@ fn object(server: &Server, of: &GroupResource, account: &Key, name: &str) -> Opt
     server.store.get(of, &Key::new(&account.namespace, name))
 }
 
+/// Returns `true` if a text may be a token of this server, valid or not.
+pub(crate) fn looks_like_one(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Returns the account that a token belongs to. `None` if the token is not valid.
+pub(crate) fn account(server: &Server, text: &str) -> Option<Key> {
+    find(server, text).map(|token| token.account)
+}
+
+fn find(server: &Server, text: &str) -> Option<Token> {
+    let token = server.tokens.0.lock().iter().find(|token| token.text == text).cloned();
+    token.filter(|token| lives(server, token))
+}
+
 /// Returns the status of a `TokenReview`.
 pub(crate) fn review(server: &Server, text: &str) -> Value {
-    let token = server.tokens.0.lock().iter().find(|token| token.text == text).cloned();
-    match token.filter(|token| lives(server, token)) {
+    match find(server, text) {
         Some(Token { account: Key { namespace, name }, account_uid, .. }) => json!({
             "authenticated": true,
             "user": {

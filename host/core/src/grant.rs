@@ -31,18 +31,23 @@
 //!
 //! The host reads the file, and checks each read and write.
 
+mod account;
 mod file;
 mod http;
+mod rights;
 mod yaml;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
 };
 
 pub use self::{
+    account::{ActAs, By, ServiceAccount},
     file::{AdminFile, GrantRule, Kinds, Limits, Parts},
     http::{HttpDenied, HttpGranted, HttpHeader, HttpRule},
+    rights::{Changes, LeaseScope, Right, Rights},
 };
 use crate::{
     http::Url,
@@ -52,11 +57,20 @@ use crate::{
 };
 
 /// What one plugin may do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Grants {
     asked: Vec<Permission>,
     allowed: Allowed,
     http: http::HttpGrants,
+    /// What the plugin's service account may read of the cache. `None` if the plugin has no account of its own.
+    rights: Option<Arc<Rights>>,
+}
+
+/// Rights are not compared: they change by themselves.
+impl PartialEq for Grants {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.asked, &self.allowed, &self.http) == (&other.asked, &other.allowed, &other.http)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -144,12 +158,17 @@ struct Wanted<'a> {
 impl Grants {
     /// Grants what is both asked for and allowed.
     pub fn new(asked: &[Permission], allowed: &[GrantRule]) -> Self {
-        Self { asked: asked.to_vec(), allowed: Allowed::Rules(allowed.to_vec()), http: http::HttpGrants::default() }
+        Self {
+            asked: asked.to_vec(),
+            allowed: Allowed::Rules(allowed.to_vec()),
+            http: http::HttpGrants::default(),
+            rights: None,
+        }
     }
 
     /// Grants everything that is asked for: for `dev`, where one person runs the host and writes the plugin.
     pub fn all_asked(asked: &[Permission]) -> Self {
-        Self { asked: asked.to_vec(), allowed: Allowed::AllAsked, http: http::HttpGrants::default() }
+        Self { asked: asked.to_vec(), allowed: Allowed::AllAsked, http: http::HttpGrants::default(), rights: None }
     }
 
     /// Grants requests to the servers that are both asked for and allowed. If everything that is asked for is granted,
@@ -164,7 +183,18 @@ impl Grants {
     #[must_use]
     pub fn for_asked(&self, asked: &[Permission], http: &[HttpPermission]) -> Self {
         let http = http::HttpGrants { asked: http.to_vec(), rules: self.http.rules.clone() };
-        Self { asked: asked.to_vec(), allowed: self.allowed.clone(), http }
+        Self { asked: asked.to_vec(), allowed: self.allowed.clone(), http, rights: self.rights.clone() }
+    }
+
+    /// Returns these grants for a plugin whose service account has `rights`.
+    #[must_use]
+    pub fn with_rights(&self, rights: Arc<Rights>) -> Self {
+        Self { rights: Some(rights), ..self.clone() }
+    }
+
+    /// What the plugin's service account may read of the cache. `None` if the plugin has no account of its own.
+    pub fn rights(&self) -> Option<&Arc<Rights>> {
+        self.rights.as_ref()
     }
 
     /// Checks a request to a server outside the API: may the plugin send `method` to the scheme, host and port of
@@ -212,13 +242,27 @@ impl Grants {
         })
     }
 
-    /// Returns `true` if the plugin may see this object. Every path by which objects reach a plugin checks this on
-    /// delivery.
+    /// Returns `true` if the plugin may see this object of the cache: it is granted, and the plugin's service account
+    /// may read it. Every path by which cached objects reach a plugin checks this on delivery.
     ///
     /// Costs some ten nanoseconds for each permission and rule, and allocates nothing.
     pub fn may_see(&self, of: &TypeMeta, key: &Key) -> bool {
+        self.may_read(of, key) && self.rights.as_ref().is_none_or(|rights| rights.may_see(of, key))
+    }
+
+    /// Returns `true` if the plugin may see this object in an answer of the API server, which has judged the plugin's
+    /// service account itself.
+    pub fn may_read(&self, of: &TypeMeta, key: &Key) -> bool {
         let (namespace, name) = (key.namespace.as_deref(), Some(&*key.name));
         self.lacked_by(Wanted { verb: Verb::Read, of, subresource: None, namespace, name }).is_none()
+    }
+
+    /// Checks a read of the cache that is granted: may the plugin's service account see all that the read concerns?
+    ///
+    /// # Errors
+    /// What the account lacks.
+    pub fn check_rights(&self, of: &TypeMeta, namespace: Option<&str>, name: Option<&str>) -> Result<(), String> {
+        self.rights.as_ref().map_or(Ok(()), |rights| rights.check(of, namespace, name))
     }
 
     fn lacked_by(&self, wanted: Wanted<'_>) -> Option<LackedBy> {
@@ -335,6 +379,12 @@ impl Grants {
         if some.is_empty() { Namespaces::None } else { Namespaces::Some(some.into_iter().collect()) }
     }
 
+    /// Returns what the plugin may do: the overlap of every permission with every rule. Parts may appear twice.
+    pub fn allowed(&self) -> Vec<Permission> {
+        let Allowed::Rules(rules) = &self.allowed else { return self.asked.clone() };
+        self.asked.iter().flat_map(|asked| rules.iter().filter_map(|rule| rule.overlap(asked))).collect()
+    }
+
     /// Returns what is asked for and not allowed, in the order of the manifest. Used for warnings.
     pub fn refused(&self) -> Vec<Refused> {
         let Allowed::Rules(rules) = &self.allowed else { return Vec::new() };
@@ -439,6 +489,38 @@ impl GrantRule {
             && self.is_for(wanted.of, wanted.subresource)
             && includes(&self.namespaces, wanted.namespace)
             && includes(&self.names, wanted.name)
+    }
+
+    /// Returns the part of a permission that the rule allows. A permission may name kinds by a pattern.
+    fn overlap(&self, asked: &Permission) -> Option<Permission> {
+        let kind = match &self.kinds {
+            Kinds::All => &*asked.of.kind,
+            Kinds::One(kind) if *asked.of.kind == **kind || *asked.of.kind == *"*" => kind,
+            Kinds::One(_) => return None,
+        };
+        let part = match self.parts {
+            Parts::All => true,
+            Parts::Object => asked.subresource.is_none(),
+            Parts::One(part) => asked.subresource == Some(part),
+        };
+        let api_version = if selects_version(&self.api_version, &asked.of.api_version) {
+            &*asked.of.api_version
+        } else if selects_version(&asked.of.api_version, &self.api_version) {
+            &self.api_version
+        } else {
+            return None;
+        };
+        let verbs: BTreeSet<Verb> = self.verbs.intersection(&asked.verbs).copied().collect();
+        if !part || verbs.is_empty() {
+            return None;
+        }
+        Some(Permission {
+            of: TypeMeta::new(api_version, kind),
+            subresource: asked.subresource,
+            verbs,
+            namespaces: in_both(&self.namespaces, &asked.namespaces)?,
+            names: in_both(&self.names, &asked.names)?,
+        })
     }
 
     fn is_for(&self, of: &TypeMeta, subresource: Option<Subresource>) -> bool {

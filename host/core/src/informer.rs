@@ -92,6 +92,12 @@ impl InformerKey {
             && other.iter().all(|other| own.contains(other) || metadata_field(&other.field).is_some())
     }
 
+    /// Returns the name, if only objects of one name are selected.
+    pub fn name(&self) -> Option<&str> {
+        let named = |required: &&FieldRequirement| required.equal && required.field == "metadata.name";
+        self.fields.requirements().iter().find(named).map(|required| &*required.value)
+    }
+
     fn breadth(&self) -> Breadth {
         match self.fields.requirements() {
             [] if self.labels.is_empty() => Breadth::Wide,

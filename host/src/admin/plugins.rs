@@ -34,13 +34,15 @@ pub struct PluginRow {
     pub state: String,
     /// The identity of the host that acts for it. `None` without leader election, and while no host does.
     pub owner: Option<String>,
+    /// The service account as which its requests are sent. `None`: the host's own.
+    pub account: Option<String>,
     /// The revision that serves, if one does.
     pub serving: Option<ServingRow>,
     /// Why the newest file, or its settings, did not come to serve.
     pub load_failure: Option<Failure>,
     /// What its next revision waits for.
     pub waiting: Option<String>,
-    /// Permissions that it asks for and is not granted, predicates that are switched off, kinds that it observes by
+    /// What its service account may not read, permissions that it asks for and is not granted, predicates that are switched off, kinds that it observes by
     /// pattern and does not get, and finalizers that it left on objects.
     pub warnings: Vec<String>,
     /// Processor time on the guests' threads.
@@ -148,6 +150,7 @@ impl Parts {
             plugin: name.to_string(),
             state: status.state.to_string(),
             owner: view.leadership.as_ref().and_then(Leadership::holder),
+            account: status.act_as.as_ref().map(ToString::to_string),
             serving: status.serving.as_ref().map(|serving| ServingRow {
                 version: serving.version.clone(),
                 digest: serving.digest.short(),
@@ -183,11 +186,11 @@ impl Parts {
             observer: observer.map(|observer| observer.row()),
             kinds_matched,
             controllers: controllers.into_iter().map(|controller| controller.row()).collect(),
-            warnings: status
-                .warnings
-                .iter()
+            warnings: (view.dispatch.lacking(name).iter())
+                .map(|lacking| format!("does not see what it caches: {lacking}"))
+                .chain(status.warnings.iter().cloned())
                 .take(WARNINGS)
-                .map(|warning| cut(warning, WARNING))
+                .map(|warning| cut(&warning, WARNING))
                 .chain(view.dispatch.leftovers(name).into_iter().map(|left| cut(&left, WARNING)))
                 .chain(off)
                 .chain(left_out)

@@ -47,7 +47,10 @@ impl Readiness for View {
         let (waiting, quarantined) = (self.dispatch.waiting(), plugins::quarantined(self));
         let plugins = snapshot.plugins.iter().filter(|status| status.state != State::Gone);
         let mut checks: Vec<_> = plugins
-            .map(|status| plugin_check(status, waiting.get(&status.plugin), quarantined.get(&status.plugin)))
+            .map(|status| {
+                let lacking = self.dispatch.lacking(&status.plugin);
+                plugin_check(status, waiting.get(&status.plugin), quarantined.get(&status.plugin), lacking)
+            })
             .collect();
         for problem in snapshot.problems {
             checks.push(Check { name: format!("file {}", problem.path.display()), ok: false, detail: problem.message });
@@ -64,7 +67,8 @@ impl Readiness for View {
         let is_it = |status: &&Status| status.plugin.as_str() == name && status.state != State::Gone;
         let status = snapshot.plugins.iter().find(is_it)?;
         let (waiting, quarantined) = (self.dispatch.waiting(), plugins::quarantined(self));
-        Some(plugin_check(status, waiting.get(&status.plugin), quarantined.get(&status.plugin)))
+        let lacking = self.dispatch.lacking(&status.plugin);
+        Some(plugin_check(status, waiting.get(&status.plugin), quarantined.get(&status.plugin), lacking))
     }
 }
 
@@ -118,7 +122,12 @@ fn informer_check(key: &str, synced: bool, state: &reflector::State, stale: Dura
 }
 
 /// Checks that a plugin serves, or is meant not to. The detail names what is wrong with a newer file.
-fn plugin_check(status: &Status, waiting: Option<&String>, quarantined: Option<&Quarantined>) -> Check {
+fn plugin_check(
+    status: &Status,
+    waiting: Option<&String>,
+    quarantined: Option<&Quarantined>,
+    lacking: Vec<String>,
+) -> Check {
     let mut detail = Vec::new();
     if let Some(serving) = &status.serving {
         detail.push(format!("serving {} ({})", serving.version, serving.digest.short()));
@@ -136,10 +145,12 @@ fn plugin_check(status: &Status, waiting: Option<&String>, quarantined: Option<&
     if let Some(Quarantined { times, why, .. }) = quarantined {
         detail.push(format!("quarantined (delay {times} in a row), as its calls fail: {why}"));
     }
+    let sees_all = lacking.is_empty();
+    detail.extend(lacking.into_iter().map(|lacking| format!("does not see what it caches: {lacking}")));
     detail.extend(status.warnings.iter().cloned());
     Check {
         name: format!("plugin {}", status.plugin),
-        ok: status.serving.is_some() || matches!(status.state, State::Disabled | State::Draining),
+        ok: status.serving.is_some() && sees_all || matches!(status.state, State::Disabled | State::Draining),
         detail: detail.join("\n"),
     }
 }

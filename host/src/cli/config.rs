@@ -38,6 +38,7 @@ pub(super) struct File {
     pub(super) metrics_secure: Option<bool>,
     pub(super) metrics_cert_dir: Option<PathBuf>,
     pub(super) grace_period_seconds: Option<u64>,
+    pub(super) check_accounts_every_seconds: Option<std::num::NonZeroU64>,
     pub(super) log_format: Option<LogFormat>,
     pub(super) log: Option<String>,
     pub(super) leader_election: ElectionFile,

@@ -184,6 +184,8 @@ async fn dev(
         grace_period: GRACE,
         webhooks: Some(webhooks::local()?),
         election: None,
+        // No plugin has an account here.
+        check_accounts_every: Duration::from_secs(60),
     };
     let host = Host::new(options, &cluster)?;
     let view = host.view();

@@ -38,7 +38,7 @@ pub(super) struct Args {
     /// A YAML file with any of these settings; arguments win over it
     ///
     /// Its members: plugins, cacheDir, kubeconfig, context, metricsAddress, healthProbeAddress, metricsSecure, metricsCertDir,
-    /// gracePeriodSeconds, logFormat, log, leaderElection.
+    /// gracePeriodSeconds, checkAccountsEverySeconds, logFormat, log, leaderElection.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     #[command(flatten)]
@@ -52,6 +52,9 @@ pub(super) struct Args {
     /// Time that calls in flight have to finish after SIGTERM [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub(super) grace_period: Option<u64>,
+    /// Time between two checks of what the service accounts of plugins may read [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) check_accounts_every: Option<u64>,
     #[command(flatten)]
     pub(super) log: LogArgs,
     #[command(flatten)]
@@ -81,6 +84,7 @@ pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
             grace_period: settings.grace_period,
             webhooks,
             election: settings.election.map(|lease| lease.in_namespace(&cluster.default_namespace())),
+            check_accounts_every: settings.check_accounts_every,
         };
         Host::new(options, &cluster)?.run(endpoints, stop).await
     })
@@ -96,6 +100,7 @@ struct Settings {
     grace_period: Duration,
     log_format: LogFormat,
     log: String,
+    check_accounts_every: Duration,
     election: Option<Lease>,
 }
 
@@ -121,6 +126,9 @@ impl Settings {
             grace_period: Duration::from_secs(args.grace_period.or(file.grace_period_seconds).unwrap_or(30)),
             log_format: args.log.log_format.or(file.log_format).unwrap_or_default(),
             log: args.log.log.or(file.log).unwrap_or_else(|| "info".into()),
+            check_accounts_every: Duration::from_secs(
+                args.check_accounts_every.or(file.check_accounts_every_seconds.map(u64::from)).unwrap_or(60),
+            ),
             election: args.election.or(file.leader_election)?,
         })
     }

@@ -187,6 +187,8 @@ pub(super) fn client(
     let url = config.cluster_url.to_string();
     let no_client = |source| ConnectError::Client { url: url.clone(), source: Box::new(source) };
     let watches = http2::client(&config, connections).map_err(no_client)?;
+    let mut bare = config.clone();
+    bare.auth_info = Default::default();
     let client = kube::Client::try_from(config).map_err(no_client)?;
-    Ok(NewClient { client, watches, files })
+    Ok(NewClient { client, watches, bare, files })
 }

@@ -14,7 +14,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, SystemTime},
@@ -45,6 +45,8 @@ pub(super) struct NewClient {
     pub(super) client: kube::Client,
     /// The client for watches, if they share connections.
     pub(super) watches: Option<kube::Client>,
+    /// The settings of a client of the same server without credentials.
+    pub(super) bare: kube::Config,
     /// Files whose content is in the client.
     pub(super) files: Vec<PathBuf>,
 }
@@ -62,6 +64,7 @@ pub(super) struct Credentials {
 struct CurrentClient {
     client: kube::Client,
     watches: Option<kube::Client>,
+    bare: Bare,
     files: Vec<PathBuf>,
     /// A keyed digest of the files' content.
     digest: u64,
@@ -69,11 +72,34 @@ struct CurrentClient {
     ends: Option<SystemTime>,
 }
 
+/// The client of requests that have credentials of their own. It is created when it is used.
+struct Bare {
+    /// `None` if the client has no credentials anyway.
+    config: Option<kube::Config>,
+    client: OnceLock<kube::Client>,
+}
+
+impl Bare {
+    fn new(config: Option<kube::Config>) -> Self {
+        Self { config, client: OnceLock::new() }
+    }
+
+    fn client<'a>(&'a self, other: &'a kube::Client) -> Result<&'a kube::Client, kube::Error> {
+        let Some(config) = &self.config else { return Ok(other) };
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let client = kube::Client::try_from(config.clone())?;
+        Ok(self.client.get_or_init(|| client))
+    }
+}
+
 impl CurrentClient {
     async fn send(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Response<Body>, kube::Error> {
         let client = match (traffic, &self.watches) {
             (Traffic::Watch, Some(watches)) => watches,
             (Traffic::Watch, None) | (Traffic::Ordinary, _) => &self.client,
+            (Traffic::Bare, _) => self.bare.client(&self.client)?,
         };
         client.send(request.map(Body::from)).await
     }
@@ -84,6 +110,8 @@ impl CurrentClient {
 pub(super) enum Traffic {
     /// A watch, which may share its connection with others.
     Watch,
+    /// A request that has credentials of its own.
+    Bare,
     /// Anything else.
     Ordinary,
 }
@@ -104,7 +132,8 @@ struct Renewal {
 impl Credentials {
     /// Uses one client without renewal.
     pub(super) fn fixed(client: kube::Client) -> Self {
-        let current = CurrentClient { client, watches: None, files: Vec::new(), digest: 0, ends: None };
+        let (watches, bare, files) = (None, Bare::new(None), Vec::new());
+        let current = CurrentClient { client, watches, bare, files, digest: 0, ends: None };
         Self { current: ArcSwap::from_pointee(current), renewal: None }
     }
 
@@ -146,7 +175,11 @@ impl Credentials {
             current = self.current.load_full();
         }
         let answer = current.send(request.clone(), traffic).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED || !self.renew(renewal, &current).await {
+        // A 401 to a request with credentials of its own says nothing about the host's.
+        if answer.status() != StatusCode::UNAUTHORIZED
+            || traffic == Traffic::Bare
+            || !self.renew(renewal, &current).await
+        {
             return Ok(answer);
         }
         self.current.load_full().send(request, traffic).await
@@ -208,10 +241,10 @@ async fn new_client(
 ) -> Result<CurrentClient, ConnectError> {
     let (make, digests) = (make.clone(), digests.clone());
     let task = runtime.spawn_blocking(move || {
-        let NewClient { client, watches, files } = make()?;
+        let NewClient { client, watches, bare, files } = make()?;
         let ends = client.valid_until().map(SystemTime::from);
         let digest = digest(&files, &digests).unwrap_or_default();
-        Ok(CurrentClient { client, watches, files, digest, ends })
+        Ok(CurrentClient { client, watches, bare: Bare::new(Some(bare)), files, digest, ends })
     });
     task.await.unwrap_or_else(|error| Err(ConnectError::GivenUp(error.to_string())))
 }

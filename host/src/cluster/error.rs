@@ -30,6 +30,15 @@ pub enum Error {
     /// No answer came. A write may or may not have happened. The text has the whole chain of causes.
     #[error("no answer from the API server: {0}")]
     Unreachable(String),
+    /// There is no token of the plugin's service account. Nothing was sent as that account.
+    #[error("cannot get a token of the service account {account}")]
+    Token {
+        /// The account.
+        account: String,
+        /// Why not.
+        #[source]
+        source: Box<Error>,
+    },
     /// The request's path, with its names and selectors, is longer than HTTP allows.
     #[error("the request's path is too long ({0} bytes); use fewer or shorter selectors")]
     TooLong(usize),

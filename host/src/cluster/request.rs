@@ -435,7 +435,7 @@ impl Cluster {
             };
             // A budget that allows no eviction is answered with 429, too. The server is not busy then.
             let is_eviction = request.uri().path().ends_with("/eviction");
-            let answer = in_time(cluster.whole(request, most)).await;
+            let answer = in_time(cluster.sent_by_actor(request, most)).await;
             if let Err(Error::Status(status)) = &answer
                 && !is_eviction
                 && let Status { code: 429 | 503, retry_after: Some(retry_after), .. } = **status
@@ -450,11 +450,12 @@ impl Cluster {
     /// Sends without a permit, and collects the whole answer.
     pub(super) async fn call_at_once(&self, request: Request<Bytes>, most: usize) -> Result<Bytes, Error> {
         let cluster = self.clone();
-        self.on_io(async move { in_time(cluster.whole(request, most)).await }).await
+        self.on_io(async move { in_time(cluster.whole(request, Traffic::Ordinary, most)).await }).await
     }
 
-    async fn whole(&self, request: Request<Bytes>, most: usize) -> Result<Bytes, Error> {
-        collect(self.open(request, Traffic::Ordinary).await?, most).await
+    /// Sends, and collects the whole answer.
+    pub(super) async fn whole(&self, request: Request<Bytes>, traffic: Traffic, most: usize) -> Result<Bytes, Error> {
+        collect(self.open(request, traffic).await?, most).await
     }
 
     /// Runs `work` on the I/O runtime, because hyper spawns a connection's task on the runtime of its request.

@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use futures::future::join_all;
 use pilothouse_core::{
     backoff::{self, Backoff},
-    grant::{Grants, Scope},
+    grant::{Grants, LeaseScope, Rights, Scope},
     key::TypeMeta,
     manifest::{self, Manifest, Watch},
     predicate::Predicate,
@@ -67,6 +67,8 @@ struct Prepared {
     grants: Arc<ArcSwap<Grants>>,
     /// Shared with the plugin's record.
     fence: Arc<Fence>,
+    /// What the plugin's service account may read.
+    rights: Option<Arc<Rights>>,
     controllers: Vec<(manifest::Controller, Vec<Wanted<Source>>)>,
     observed: Vec<Wanted<Shown>>,
     /// The kinds of the manifest's patterns.
@@ -84,12 +86,16 @@ impl Dispatch {
         let _waiting = Waiting { dispatch: self, name: &name };
         let running = self.active.lock().plugins.get(&name).cloned().unwrap_or_default();
         // Grants are revoked at once, however long the rest takes, and even if it fails.
-        running.allow(&candidate.grants);
+        running.allow(&with_rights(&candidate.grants, running.rights.as_ref()));
+        let rights = candidate.act_as.as_ref().map(|act_as| match &running.rights {
+            Some(rights) if *rights.account() == act_as.account => rights.clone(),
+            _ => Arc::new(Rights::unknown(act_as.account.clone())),
+        });
         let fence = match &running.record {
             Some(record) => record.fence().clone(),
             None => Arc::new(Fence::new(self.parts.acting.clone())),
         };
-        let prepared = self.prepare(&candidate, &running, fence).await?;
+        let prepared = self.prepare(&candidate, &running, fence, rights).await?;
         if !running.controllers.is_empty() || running.reviewing.is_some() {
             self.sync(&name, &View::new(prepared.awaited(&running))).await?;
         }
@@ -111,11 +117,13 @@ impl Dispatch {
         candidate: &Candidate,
         running: &ActivePlugin,
         fence: Arc<Fence>,
+        rights: Option<Arc<Rights>>,
     ) -> Result<Prepared, ActivateError> {
         let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
-        let grants = Arc::new(ArcSwap::new(candidate.grants.clone()));
+        let grants = Arc::new(ArcSwap::new(with_rights(&candidate.grants, rights.as_ref())));
         let Parts { cluster, informers, writes, .. } = &self.parts;
-        let cluster = cluster.for_plugin(name.as_str(), candidate.limits.requests());
+        let cluster =
+            cluster.for_plugin(name.as_str(), candidate.limits.requests()).acting_as(candidate.act_as.as_ref());
         let (informers, writes) = (informers.clone(), writes.clone());
         let identity = candidate.identity.clone();
         let writer = Writer::new(cluster, informers, identity, grants.clone(), fence.clone(), writes);
@@ -123,7 +131,7 @@ impl Dispatch {
         if self.parts.webhooks.is_none() && !candidate.webhooks.is_empty() {
             warn!(plugin = %name, "{}", reviewing::UNSERVED);
         }
-        self.install(name, &writer, &manifest.crds).await?;
+        self.install(name, &writer.as_host(), &manifest.crds).await?;
         drop(warm);
         self.check_watchable(manifest).await?;
 
@@ -151,8 +159,13 @@ impl Dispatch {
             .filter(|lease| keys.insert(lease.key().clone()))
             .cloned()
             .collect();
+        if let Some(rights) = &rights {
+            let keys = leases.iter().map(|lease| lease.key());
+            let reviewed = self.review_reads(name, running, rights, keys).await;
+            reviewed.map_err(|error| ActivateError::new(&error))?;
+        }
         let view = self.view(&leases, manifest);
-        Ok(Prepared { writer, grants, fence, controllers, observed, matched, webhooks, leases, view })
+        Ok(Prepared { writer, grants, fence, rights, controllers, observed, matched, webhooks, leases, view })
     }
 
     /// Replaces what is `running` by the candidate in one step. An activation that is dropped is either done, or has
@@ -170,7 +183,8 @@ impl Dispatch {
         if self.active.lock().closed {
             return Err(ActivateError::new(&Stopping));
         }
-        let Prepared { writer, grants, fence, controllers, observed, matched, webhooks, leases, view } = prepared;
+        let Prepared { writer, grants, fence, rights, controllers, observed, matched, webhooks, leases, view } =
+            prepared;
         let is_renewed = running.matched.as_ref().is_some_and(|before| before.is_of(candidate));
         let begin = || Arc::new(Record::new(name.clone(), fence, &self.parts, revision.remembered()));
         let record = running.record.clone().unwrap_or_else(begin);
@@ -231,6 +245,12 @@ impl Dispatch {
             _ if manifest.observes.is_empty() && manifest.patterns.is_empty() => None,
             Some(observing) => {
                 observing.swap(serving, observed);
+                // Another account may see other objects.
+                if running.rights.as_ref().map(|rights| rights.account())
+                    != rights.as_ref().map(|rights| rights.account())
+                {
+                    observing.listen_again(|_| true);
+                }
                 Some(observing.clone())
             }
             None => Some(Observing::start(record.clone(), serving, observed, &self.parts)),
@@ -250,7 +270,7 @@ impl Dispatch {
             None => Some(Reviewing::start(record.clone(), serving, &self.parts)),
         };
         let have_changed = reviewing.is_some() || running.reviewing.is_some();
-        let new = ActivePlugin { controllers, observing, reviewing, matched, record: Some(record.clone()) };
+        let new = ActivePlugin { controllers, observing, reviewing, matched, record: Some(record.clone()), rights };
         // Failures of the revision before, or under other settings, say nothing about this one.
         if !is_renewed && new.release() {
             info!(plugin = %name, "the plugin is not quarantined any more: it has a new revision, or new settings");
@@ -465,16 +485,36 @@ impl ActivePlugin {
     pub(super) fn allow(&self, grants: &Grants) {
         let Some(access) = self.access() else { return };
         access.allow(grants);
+        self.restrict();
+    }
+
+    /// Forgets changes and deleted objects that the plugin may not see any more.
+    pub(super) fn restrict(&self) {
         self.controllers.iter().for_each(|controller| controller.restrict());
         if let Some(observing) = &self.observing {
             observing.restrict();
         }
     }
 
+    /// Returns the scopes of the leases that the manifest causes.
+    pub(super) fn leased(&self) -> BTreeSet<LeaseScope> {
+        self.access().iter().flat_map(|access| access.reader.leased()).map(LeaseScope::from).collect()
+    }
+
+    /// Returns the scopes of what keys ask to be watched.
+    pub(super) fn asked(&self) -> Vec<LeaseScope> {
+        self.controllers.iter().flat_map(|controller| controller.asked_scopes()).collect()
+    }
+
     /// Returns the running controller that goes on as this one.
     fn successor_of(&self, spec: &manifest::Controller) -> Option<&Arc<Controller>> {
         self.controllers.iter().find(|running| running.continues(spec))
     }
+}
+
+/// Returns grants under which only that is read of the cache what the plugin's account may read.
+fn with_rights(grants: &Arc<Grants>, rights: Option<&Arc<Rights>>) -> Arc<Grants> {
+    rights.map_or_else(|| grants.clone(), |rights| Arc::new(grants.with_rights(rights.clone())))
 }
 
 /// Returns the upper bound of concurrent reconciles.
@@ -502,7 +542,8 @@ fn passes(error: &CrdError) -> bool {
         cluster::Error::Unreachable(_)
         | cluster::Error::Missing(_)
         | cluster::Error::Answer { .. }
-        | cluster::Error::NotActing => true,
+        | cluster::Error::NotActing
+        | cluster::Error::Token { .. } => true,
         cluster::Error::Status(status) => matches!(status.code, 401 | 403 | 409 | 429 | 500..),
         cluster::Error::TooLong(_)
         | cluster::Error::TooLarge(_)

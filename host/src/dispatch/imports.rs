@@ -74,7 +74,7 @@ impl Access {
         });
         Self {
             reader: Reader::new(view, grants.clone(), manifest),
-            recorder: Recorder::new(record.clone(), grants.clone()),
+            recorder: Recorder::new(record.clone(), grants.clone(), writer.actor()),
             writer,
             http,
             references,

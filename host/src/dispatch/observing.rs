@@ -30,13 +30,13 @@ use super::{
     batch, feed,
     hook::{Called, Hook, HookError},
     imports::{Access, CallImports},
-    judging::{Case, JudgingFigures, Relevance},
+    judging::{Case, JudgingFigures, Listener, Relevance},
     pending::{BacklogFigures, HookFailure, Pending},
     record::Record,
     routes::{Part, Routes, Wanted},
 };
 use crate::{
-    informer::Origin,
+    informer::{InformerKey, Origin, Subscriber},
     name::PluginName,
     wasm::{Limits, Revision},
 };
@@ -153,25 +153,38 @@ impl Observing {
     /// Subscribes to everything in `wanted`, and to nothing else. Changes that matter go to the backlog.
     fn listen(self: &Arc<Self>, wanted: Vec<Wanted<Shown>>) {
         let needs_judge = wanted.iter().any(|wanted| wanted.when.may_wait());
-        let needs_introduction = self.routes.replace(Part::Manifest, wanted, |listener| {
-            let this = Arc::downgrade(self);
-            Box::new(move |change: &Change, origin| {
-                let Some(this) = this.upgrade() else { return };
-                if !this.may_see(change) {
-                    return;
-                }
-                if this.routes.hear(&listener, change, origin) == Relevance::Matters {
-                    let initial = origin == Origin::Initial;
-                    this.pending.add_seen(change, Seen { initial, ..Seen::default() });
-                }
-            })
-        });
-        if needs_introduction {
-            self.attendants.spawn(self, |this| async move { this.routes.introduce().await });
+        if self.routes.replace(Part::Manifest, wanted, |listener| self.subscriber(listener)) {
+            self.introduce();
         }
         if needs_judge && !self.judges.swap(true, Ordering::Relaxed) {
             self.attendants.spawn(self, |this| async move { this.judge().await });
         }
+    }
+
+    /// Subscribes anew to some informers. The plugin gets all their objects as added.
+    pub(super) fn listen_again(self: &Arc<Self>, which: impl Fn(&InformerKey) -> bool) {
+        if self.routes.begin_again(which, |listener| self.subscriber(listener)) {
+            self.introduce();
+        }
+    }
+
+    fn introduce(self: &Arc<Self>) {
+        self.attendants.spawn(self, |this| async move { this.routes.introduce().await });
+    }
+
+    /// Returns what an informer calls with each change.
+    fn subscriber(self: &Arc<Self>, listener: Arc<Listener<Shown>>) -> Subscriber {
+        let this = Arc::downgrade(self);
+        Box::new(move |change: &Change, origin| {
+            let Some(this) = this.upgrade() else { return };
+            if !this.may_see(change) {
+                return;
+            }
+            if this.routes.hear(&listener, change, origin) == Relevance::Matters {
+                let initial = origin == Origin::Initial;
+                this.pending.add_seen(change, Seen { initial, ..Seen::default() });
+            }
+        })
     }
 
     /// Judges undecided changes, until it is cancelled.

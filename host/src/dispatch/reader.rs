@@ -24,7 +24,7 @@ use pilothouse_core::{
 
 use super::{cursor, reading::Reading};
 use crate::{
-    informer::{View, WORK, precedes},
+    informer::{InformerKey, Lease, View, WORK, precedes},
     wasm::{KeyPage, Page, Query, ReadError},
 };
 
@@ -71,6 +71,7 @@ impl Reader {
         if self.view.covering(of, namespace).next().is_none() {
             return Err(not_cached(of, namespace, &reading));
         }
+        self.may_read(of, namespace, Some(&key.name))?;
         Ok(self.view.get(of, key))
     }
 
@@ -81,6 +82,7 @@ impl Reader {
         if view.covering(of, namespace).next().is_none() {
             return Err(not_cached(of, namespace, reading));
         }
+        self.may_read(of, namespace, Some(&key.name))?;
         reading.object(of, key);
         match view.get_at(reading.moment(), of, key) {
             Some(object) if object.json_len() > PAGE_BYTES => Err(too_large(object.json_len())),
@@ -144,6 +146,11 @@ impl Reader {
         Ok(page)
     }
 
+    /// Returns what the manifest's leases are on.
+    pub(super) fn leased(&self) -> impl Iterator<Item = &InformerKey> {
+        self.view.leases().map(Lease::key)
+    }
+
     /// Returns what a call reads.
     fn view<'a>(&'a self, reading: &'a Reading) -> &'a View {
         reading.cached().map_or(&self.view, |cached| &cached.view)
@@ -191,6 +198,7 @@ impl Reader {
         if view.covering(of, namespace).next().is_none() && view.of(of).next().is_none() {
             return Err(not_cached(of, namespace, reading));
         }
+        self.may_read(of, namespace, None)?;
         let not_next = |text: &str| ReadError::Invalid(format!("after {text:?} is not the `next` of a page"));
         let after = query.after.as_deref().map(|text| cursor::open(text).ok_or_else(|| not_next(text))).transpose()?;
         let index = query.index.as_ref().map(|(name, value)| match self.indexes.get(name) {
@@ -263,6 +271,11 @@ impl Reader {
             .load()
             .check(Verb::Read, of, None, namespace, name)
             .map_err(|denied| ReadError::NotGranted(denied.to_string()))
+    }
+
+    /// Checks that the plugin's service account may see all that a read concerns.
+    fn may_read(&self, of: &TypeMeta, namespace: Option<&str>, name: Option<&str>) -> Result<(), ReadError> {
+        self.grants.load().check_rights(of, namespace, name).map_err(ReadError::NotGranted)
     }
 
     /// Checks that some objects of the kind are granted. A list then leaves out each object that is not.

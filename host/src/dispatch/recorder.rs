@@ -17,6 +17,7 @@ use tracing::warn;
 
 use super::{reader::Reader, record::Record};
 use crate::{
+    cluster::Actor,
     wasm::{EventError, ReadError},
     writer::{Fate, Source},
 };
@@ -25,11 +26,13 @@ use crate::{
 pub(super) struct Recorder {
     record: Arc<Record>,
     grants: Arc<ArcSwap<Grants>>,
+    /// The service account that sends the plugin's Events. `None` for the host's own.
+    actor: Option<Arc<Actor>>,
 }
 
 impl Recorder {
-    pub(super) fn new(record: Arc<Record>, grants: Arc<ArcSwap<Grants>>) -> Self {
-        Self { record, grants }
+    pub(super) fn new(record: Arc<Record>, grants: Arc<ArcSwap<Grants>>, actor: Option<Arc<Actor>>) -> Self {
+        Self { record, grants, actor }
     }
 
     /// Queues an Event. `own` is the object that is reconciled. `None` outside of a reconcile.
@@ -92,7 +95,8 @@ impl Recorder {
             return Err(EventError::NotGranted(closed.to_string()));
         }
         let source = Source::Plugin(self.record.plugin().clone());
-        self.record.events().record(source, object, event.level, &event.reason, &event.message);
+        let text = (&*event.reason, &*event.message);
+        self.record.events().record_as(self.actor.clone(), source, object, event.level, text);
         Ok(())
     }
 }

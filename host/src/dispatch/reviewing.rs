@@ -137,9 +137,9 @@ impl Reviewing {
         self.serving.load().identity.clone()
     }
 
-    /// Returns the writer of the revision that is called.
+    /// Returns the writer for the configurations of the plugin's webhooks. They are the host's own.
     pub fn writer(&self) -> Writer {
-        self.serving.load().access.writer.clone()
+        self.serving.load().access.writer.as_host()
     }
 
     /// Returns the webhooks that the administrator grants.
@@ -165,7 +165,7 @@ impl Reviewing {
         let serving = self.serving.load_full();
         let manifest = serving.revision.manifest();
         if manifest.needs_conversion() {
-            serving.access.writer.install(&manifest.crds, Some(endpoint)).await?;
+            serving.access.writer.as_host().install(&manifest.crds, Some(endpoint)).await?;
         }
         Ok(())
     }

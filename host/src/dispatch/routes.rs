@@ -112,6 +112,26 @@ impl<S: Clone + PartialEq> Routes<S> {
         needs_introduction
     }
 
+    /// Subscribes anew to some informers, as if nothing had been heard of them.
+    ///
+    /// Returns `true` if [`introduce`](Self::introduce) must be called.
+    #[must_use = "the subscribers have not heard of all objects yet"]
+    pub(super) fn begin_again(
+        &self,
+        which: impl Fn(&InformerKey) -> bool,
+        subscriber: impl Fn(Arc<Listener<S>>) -> Subscriber,
+    ) -> bool {
+        let mut routes = self.routes.lock();
+        for route in routes.iter_mut().filter(|route| which(route.lease.key())) {
+            if let Some(before) = route.subscription.take() {
+                route.lease.unsubscribe(before);
+            }
+            let (subscription, introduced) = route.lease.begin(subscriber(route.listener.clone()));
+            (route.subscription, route.introduced) = (Some(subscription), introduced);
+        }
+        routes.iter().any(|route| !route.introduced)
+    }
+
     /// Hands new subscriptions the cached objects, some at a time, and yields in between.
     pub(super) async fn introduce(&self) {
         loop {

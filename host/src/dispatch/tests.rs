@@ -161,7 +161,7 @@ impl Scene {
         let (revision, grants) = (Arc::new(revision), Arc::new(grants));
         let webhooks = revision.manifest().webhooks.clone();
         let limits = grant::Limits::default();
-        Candidate { revision, identity, grants, webhooks, limits, references: References::default() }
+        Candidate { revision, identity, act_as: None, grants, webhooks, limits, references: References::default() }
     }
 
     async fn activate(&self, guest: &Guest) {

@@ -349,6 +349,7 @@ fn failure(error: Error) -> Failure {
         }),
         Error::Unreachable(_)
         | Error::NotActing
+        | Error::Token { .. }
         | Error::TooLong(_)
         | Error::TooLarge(_)
         | Error::Name(_)

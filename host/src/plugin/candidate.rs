@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use pilothouse_core::{
-    grant::{self, AdminFile, Grants, LackedBy},
+    grant::{self, ActAs, AdminFile, Grants, LackedBy},
     informer::{Runs, bounded, plan},
     manifest::{Manifest, Verb, Watch, Webhook},
 };
@@ -64,6 +64,8 @@ pub struct Candidate {
     pub revision: Arc<Revision>,
     /// The identity under which it writes.
     pub identity: Identity,
+    /// The service account as which its requests are sent. `None`: the host's own.
+    pub act_as: Option<ActAs>,
     /// Its grants.
     pub grants: Arc<Grants>,
     /// Its webhooks that the administrator grants.
@@ -199,7 +201,9 @@ pub(super) fn verify(revision: &Arc<Revision>, settings: &Settings, mode: Mode) 
     };
     let (identity, grants) = (settings.identity.clone(), Arc::new(grants));
     let references = settings.references.clone();
-    let candidate = Candidate { revision, identity, grants, webhooks, limits, references };
+    // In `dev`, one person runs the host and writes the plugin. The account need not exist.
+    let act_as = settings.file.service_account.clone().filter(|_| mode == Mode::Granted);
+    let candidate = Candidate { revision, identity, act_as, grants, webhooks, limits, references };
     Ok(Verified { candidate, warnings })
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use pilothouse_core::manifest::Policy;
+use pilothouse_core::{grant::ActAs, manifest::Policy};
 
 use super::change::Problem;
 use crate::{name::PluginName, wasm::Digest, writer::Identities};
@@ -177,6 +177,8 @@ pub struct Status {
     pub state: State,
     /// The revision that serves. It may be older than the newest file.
     pub serving: Option<Serving>,
+    /// The service account as which the requests of the revision that serves are sent. `None`: the host's own.
+    pub act_as: Option<ActAs>,
     /// The digest of the newest file.
     pub found: Option<Digest>,
     /// The latest failure since its newest file or settings last worked.
@@ -187,7 +189,15 @@ pub struct Status {
 
 impl Status {
     pub(super) fn new(plugin: PluginName) -> Self {
-        Self { plugin, state: State::Found, serving: None, found: None, last_failure: None, warnings: Vec::new() }
+        Self {
+            plugin,
+            state: State::Found,
+            serving: None,
+            act_as: None,
+            found: None,
+            last_failure: None,
+            warnings: Vec::new(),
+        }
     }
 
     /// `true` if its newest file serves, or nothing is meant to serve.

@@ -441,6 +441,7 @@ impl Task {
             return Err(Refusal::new(Stage::Activate, "cluster", with_causes(&error)).with_retry(Retry::Soon).into());
         }
         self.is_unsure = false;
+        self.status.act_as.clone_from(&candidate.act_as);
         self.status.serving = Some(Serving {
             digest: candidate.revision.digest(),
             version: candidate.revision.manifest().version.clone(),
@@ -486,6 +487,7 @@ impl Task {
             self.active = None;
             self.is_unsure = false;
             self.status.serving = None;
+            self.status.act_as = None;
         }
     }
 

@@ -134,7 +134,7 @@ impl Writer {
         let object = match subresource {
             Some(Subresource::Scale) => Object::parse_unstored(&body, &scale()),
             // The answer is the whole object.
-            Some(_) if !self.grants.load().may_see(of, &key) => {
+            Some(_) if !self.grants.load().may_read(of, &key) => {
                 Object::parse_unstored(&body, of).and_then(|object| identity(&object, true))
             }
             _ => Object::parse_unstored(&body, of),
@@ -180,7 +180,7 @@ impl Writer {
             let object = Object::parse_unstored(item, of)
                 .or_else(|error| Object::outline(item, of, &Keep::default(), &error).ok_or(error));
             let object = object.map_err(ClientError::Answer)?;
-            if grants.may_see(of, object.key()) {
+            if grants.may_read(of, object.key()) {
                 page.items.push(Arc::new(object));
             }
         }

@@ -34,8 +34,9 @@ use tracing::{debug, warn};
 
 use crate::{
     acting::Acting,
+    causes::with_causes,
     clock::Clock,
-    cluster::{self, Cluster, Patch, WriteOptions},
+    cluster::{self, Actor, Cluster, Patch, WriteOptions},
     metrics::Series,
     name::PluginName,
 };
@@ -99,6 +100,8 @@ struct Draft {
     reason: Reason,
     message: String,
     at: Timestamp,
+    /// The service account that sends it. `None` for the host's own.
+    actor: Option<Arc<Actor>>,
 }
 
 /// Writes Events. Clones share the queue, and its task ends with the last of them.
@@ -271,6 +274,18 @@ impl Events {
 
     /// Queues an Event about an object. `reason` is one word in `UpperCamelCase`, `message` a sentence. Never waits.
     pub fn record(&self, source: Source, object: &Object, level: Level, reason: &str, message: &str) {
+        self.record_as(None, source, object, level, (reason, message));
+    }
+
+    /// As [`record`](Self::record), with reason and message. The Event is sent by `actor`, or by the host.
+    pub(crate) fn record_as(
+        &self,
+        actor: Option<Arc<Actor>>,
+        source: Source,
+        object: &Object,
+        level: Level,
+        (reason, message): (&str, &str),
+    ) {
         let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
         let draft = Draft {
             subject: (source, about),
@@ -278,6 +293,7 @@ impl Events {
             reason: (level, reason.into()),
             message: cut(message, MAX_MESSAGE),
             at: self.clock.now(),
+            actor,
         };
         let loser = self.waiting.queues.lock().add(draft);
         if let Some(loser) = loser {
@@ -328,14 +344,14 @@ impl Recorder {
             tokio::time::sleep(PACE.wait(used, self.origin.elapsed())).await;
             used = PACE.take(used, self.origin.elapsed());
             let written = match timeout(WITHIN, self.write(&draft, &act)).await {
-                Ok(written) => written.map_err(|error| (is_expected(&error), error.to_string())),
+                Ok(written) => written.map_err(|error| (is_expected(&error), with_causes(&error))),
                 Err(_) => Err((false, format!("no answer within {} s", WITHIN.as_secs()))),
             };
             let fate = match written {
                 Ok(()) if act.count > 1 => Fate::Counted,
                 Ok(()) => Fate::Created,
                 Err((expected, error)) => {
-                    self.log_failure(expected, &error);
+                    self.log_failure(draft.actor.as_deref(), expected, &error);
                     Fate::Failed
                 }
             };
@@ -345,6 +361,7 @@ impl Recorder {
 
     async fn write(&self, draft: &Draft, act: &Act) -> Result<(), cluster::Error> {
         let of = TypeMeta::new("v1", "Event");
+        let cluster = self.cluster.clone().sent_by(draft.actor.clone());
         // As for all Events about objects without a namespace.
         let namespace = draft.subject.1.key.namespace.as_deref().unwrap_or("default");
         let at = draft.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -352,14 +369,14 @@ impl Recorder {
             let again = json!({ "count": act.count, "lastTimestamp": at, "message": cut(&act.message, MAX_MESSAGE) });
             let options = WriteOptions { manager: COMPONENT, subresource: None };
             let body = again.to_string().into_bytes();
-            match self.cluster.patch(&of, Some(namespace), &act.name, Patch::Merge, body, options).await {
+            match cluster.patch(&of, Some(namespace), &act.name, Patch::Merge, body, options).await {
                 // The Event was never written, or has expired.
                 Err(error) if error.is_not_found() => {}
                 patched => return patched.map(drop),
             }
         }
         let body = self.event(draft, act, namespace, &at).to_string().into_bytes();
-        self.cluster.create(&of, Some(namespace), body, COMPONENT).await.map(drop)
+        cluster.create(&of, Some(namespace), body, COMPONENT).await.map(drop)
     }
 
     fn event(&self, draft: &Draft, act: &Act, namespace: &str, at: &str) -> Value {
@@ -384,16 +401,17 @@ impl Recorder {
     }
 
     /// Logs that an Event is lost, as a warning now and then.
-    fn log_failure(&mut self, expected: bool, error: &str) {
+    fn log_failure(&mut self, actor: Option<&Actor>, expected: bool, error: &str) {
         if expected || self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
             debug!(error, "cannot write an Event");
             return;
         }
         self.warned = Some(Instant::now());
-        warn!(
-            error,
-            "cannot write Events: nothing else depends on them; the host's account needs create and patch on events"
+        let account = actor.map_or_else(
+            || "the host's account".to_owned(),
+            |actor| format!("the service account {}", actor.account()),
         );
+        warn!(error, "cannot write Events: nothing else depends on them; {account} needs create and patch on events");
     }
 }
 
@@ -432,7 +450,7 @@ mod tests {
         let about = About { of: object.type_meta().clone(), key: object.key().clone(), uid: object.uid().clone() };
         let (resource_version, message) = ("1".to_owned(), message.to_string());
         let (subject, reason) = ((source.clone(), about), (Level::Normal, "Looked".into()));
-        Draft { subject, resource_version, reason, message, at: Timestamp::UNIX_EPOCH }
+        Draft { subject, resource_version, reason, message, at: Timestamp::UNIX_EPOCH, actor: None }
     }
 
     #[test]

@@ -7,7 +7,11 @@ use pilothouse_core::{grant::Grants, key::TypeMeta, object::Object};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{fence::Fence, identity::Identity, report::Write};
-use crate::{cluster::Cluster, informer::Informers, wasm::MAX_OUTCOME};
+use crate::{
+    cluster::{Actor, Cluster},
+    informer::Informers,
+    wasm::MAX_OUTCOME,
+};
 
 /// Sees every write that was sent, skipped, postponed or refused. For metrics.
 pub trait WriteObserver: Send + Sync + 'static {
@@ -44,7 +48,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer for the field manager of `identity`. Each write needs `grants` as they are at that time, and an
+    /// Creates a writer for the field manager of `identity`. `cluster` sends as the plugin's service account. Each write needs `grants` as they are at that time, and an
     /// open `fence`.
     pub fn new(
         cluster: Cluster,
@@ -56,6 +60,18 @@ impl Writer {
     ) -> Self {
         let room = Arc::new(Semaphore::new(MAX_OUTCOME));
         Self { cluster, informers, identity, grants, fence, observer, room, digests: RandomState::new() }
+    }
+
+    /// Returns this writer with the host's own account, for what the host keeps for the plugin: its
+    /// CustomResourceDefinitions, and the configurations of its webhooks.
+    #[must_use]
+    pub fn as_host(&self) -> Self {
+        Self { cluster: self.cluster.clone().sent_by(None), ..self.clone() }
+    }
+
+    /// The service account that sends the plugin's requests. `None` for the host's own.
+    pub(crate) fn actor(&self) -> Option<Arc<Actor>> {
+        self.cluster.actor().cloned()
     }
 
     /// The plugin's field manager.

@@ -64,6 +64,7 @@ pub(crate) fn run() -> Result<()> {
             grace_period: Duration::from_secs(1),
             webhooks: None,
             election: None,
+            check_accounts_every: Duration::from_secs(60),
         };
         let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
         let host = Host::new(options, &cluster)?;

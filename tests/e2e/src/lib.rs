@@ -12,6 +12,7 @@
 //! this library is their toolbox. Tests wait for each fact with [`wait::eventually`]. None asserts how long something
 //! takes.
 
+pub mod account;
 pub mod admin;
 pub mod aggregated;
 pub mod apple;
@@ -37,6 +38,7 @@ pub mod soak;
 pub mod suite;
 pub mod wait;
 
+pub use account::ServiceAccount;
 pub use aggregated::Aggregated;
 pub use apple::Apple;
 pub use cluster::{Cluster, Kind};

@@ -128,6 +128,16 @@ impl Scene {
         ];
     }
 
+    /// Gives this test's hosts further arguments of `run`.
+    pub fn run_with(&mut self, arguments: &[String]) {
+        self.arguments = arguments.to_vec();
+    }
+
+    /// Lets this test's hosts check the service accounts of plugins each second.
+    pub fn check_accounts_every_second(&mut self) {
+        self.arguments = vec!["--check-accounts-every=1".to_owned()];
+    }
+
     /// Lets this test's hosts serve metrics over TLS, with the certificate in `certificates`, and probes apart, each at
     /// a free port of the loopback address.
     pub fn serve_securely(&mut self, certificates: &Path) {

@@ -24,6 +24,7 @@ mod grants;
 mod hooks;
 mod hostile;
 mod http;
+mod identity;
 mod image;
 mod instances;
 mod kubectl;
@@ -220,6 +221,11 @@ fn main() -> ExitCode {
         http {
             invariant_7_requests_reach_only_the_servers_that_are_granted,
             invariant_7_requests_to_a_server_end_when_its_grant_is_withdrawn,
+        }
+        identity {
+            writes_are_judged_as_the_plugins_account,
+            invariant_7_a_right_that_is_lost_stops_the_reads_of_the_cache,
+            an_account_that_cannot_be_checked_or_impersonated_is_named,
         }
         image {
             an_image_has_what_the_host_needs_and_is_the_same_each_time,

@@ -8,7 +8,10 @@ use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
-use super::http::HttpRule;
+use super::{
+    account::{self, ActAs},
+    http::HttpRule,
+};
 use crate::{
     fair::{self, Share},
     manifest::Verb,
@@ -27,6 +30,9 @@ pub struct AdminFile {
     /// The plugin's field manager is `pilothouse.<identity>`. `None` means that it is the plugin's name.
     #[serde(deserialize_with = "given")]
     pub identity: Option<String>,
+    /// The service account as which the plugin's requests are sent. `None`: the host's own.
+    #[serde(rename = "serviceAccount", deserialize_with = "account::member")]
+    pub service_account: Option<ActAs>,
     /// The argument of `describe` and `reconcile`, any JSON; `{}` if the file has none. Its
     /// [references](references::find) are valid.
     #[serde(deserialize_with = "config")]
@@ -60,6 +66,7 @@ impl Default for AdminFile {
         Self {
             enabled: true,
             identity: None,
+            service_account: None,
             config: no_config(),
             grants: Vec::new(),
             http: Vec::new(),

@@ -297,6 +297,7 @@ limits: { memoryMiB: 64, totalMemoryMiB: 256, watches: 128, timeoutMs: 500, host
     let expected = AdminFile {
         enabled: false,
         identity: Some("orchard".to_owned()),
+        service_account: None,
         config: json!({"greeting": "hello", "times": 3}),
         grants: vec![GrantRule {
             api_version: "apps/v1".to_owned(),

@@ -23,6 +23,9 @@ pub(in crate::admin) fn plugins(rows: &[PluginRow], all: bool) -> String {
         if all {
             details(row).iter().for_each(|line| below(1, line));
         }
+        if let Some(account) = &row.account {
+            below(1, &format!("its requests are sent as the service account {account}"));
+        }
         if let Some(Quarantined { left, times, why }) = &row.quarantine {
             let how = if left.is_zero() {
                 "it is being tried".to_owned()

@@ -73,7 +73,9 @@ async fn the_page_of_metrics_lists_what_is_exposed() {
     let (namespace, name) = ("default".to_owned(), "pilothouse".to_owned());
     let election = Some(election::Options { namespace, name, timings: Timings::default() });
     let (plugins, stand_ins) = (PathBuf::from("none"), Vec::new());
-    let options = Options { plugins, cache: None, mode, grace_period, webhooks: None, election, stand_ins };
+    let check_accounts_every = grace_period;
+    let options =
+        Options { plugins, cache: None, mode, grace_period, webhooks: None, election, stand_ins, check_accounts_every };
     let host = Host::new(options, &api.cluster).expect("there is a host");
     let counters = Counters::default();
     let plugin = PluginName::new("apples").expect("it is a name");

@@ -83,6 +83,7 @@ impl Plugin {
         let candidate = Candidate {
             revision: Arc::new(revision),
             identity,
+            act_as: None,
             grants: Arc::new(grants),
             webhooks,
             limits,

@@ -18,7 +18,7 @@ use futures::future::{OptionFuture, select_all};
 use pilothouse_core::{
     asked::{Answer, admits},
     budget::Share,
-    grant::{Grants, Scope},
+    grant::{Grants, LeaseScope, Right, Scope},
     informer::InformerKey,
     manifest::{Verb, Watch},
     predicate::Predicate,
@@ -131,6 +131,16 @@ impl Controller {
         }
     }
 
+    /// Returns the scopes of what keys ask for.
+    pub(in crate::dispatch) fn asked_scopes(&self) -> Vec<LeaseScope> {
+        if !self.ledger.asks().is_used() {
+            return Vec::new();
+        }
+        let grants = self.serving().access.grants();
+        let watches: Vec<_> = self.ledger.asks().lock().watches().map(|(_, watch)| watch.clone()).collect();
+        watches.iter().flat_map(|watch| keys(&grants, watch)).map(|key| LeaseScope::from(&key)).collect()
+    }
+
     /// Drops all leases.
     pub(super) fn end_asked(&self) {
         self.asked.lock().retain(|_| false);
@@ -207,6 +217,19 @@ impl Controller {
         }
         let (mut leases, mut pending) = (Vec::new(), None);
         for key in keys {
+            // A lease would show the plugin what its account may not read.
+            match grants.rights().map(|rights| (rights, rights.of(&key.into()))) {
+                None | Some((_, Some(Right::Given))) => {}
+                Some((rights, Some(Right::Lacking(why)))) => {
+                    return Found::Refused(format!("the service account {} {why}", rights.account()));
+                }
+                Some((rights, None)) => {
+                    let why =
+                        format!("it is about to be checked what the service account {} may read", rights.account());
+                    pending = pending.or(Some(Found::Pending(why)));
+                    continue;
+                }
+            }
             // What the manifest caches needs no lease.
             if let Some(lease) = fixed.leases().find(|lease| lease.key() == key) {
                 pending = pending.or_else(|| leased.unsynced(lease));

@@ -101,13 +101,13 @@ async fn object_that_goes_with_the_finalizer_of_the_controller_is_not_called_for
 async fn invariant_7_finalizer_that_is_not_granted_is_not_written_and_nothing_is_called() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
-    let Candidate { revision, identity, webhooks, limits, references, .. } = scene.candidate(&cleans()).await;
+    let Candidate { revision, identity, act_as, webhooks, limits, references, .. } = scene.candidate(&cleans()).await;
     let asked: Vec<Permission> = revision.manifest().permissions.clone();
     let granted = asked.into_iter().filter(|asked| !asked.verbs.contains(&Verb::Patch)).collect::<Vec<_>>();
     let grants = Arc::new(Grants::all_asked(&granted));
     scene
         .dispatch
-        .activate(Candidate { revision, identity, grants, webhooks, limits, references })
+        .activate(Candidate { revision, identity, act_as, grants, webhooks, limits, references })
         .await
         .expect("it can serve");
     scene.api.create(apple("a")).await;

@@ -21,6 +21,7 @@ mod logging;
 mod manifests;
 mod new;
 mod project;
+mod rbac;
 mod rebuild;
 mod run;
 mod sources;
@@ -52,6 +53,7 @@ enum Command {
     Test(test::Args),
     Collect(collect::Args),
     Manifests(install::Args),
+    Rbac(rbac::Args),
     #[command(hide = true)]
     Compile(compile::Args),
 }
@@ -72,7 +74,10 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::main(&args),
         Command::Test(args) => return test::main(args),
         Command::Collect(args) => collect::main(&args),
-        Command::Manifests(args) => install::main(&args),
+        Command::Manifests(args) => {
+            install::main(&args, |plugins, namespace, name| block_on(rbac::of_plugins(plugins, namespace, name)))
+        }
+        Command::Rbac(args) => return rbac::main(args),
         Command::Compile(args) => return compile::main(&args),
     };
     match done {

@@ -74,7 +74,8 @@ impl Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Served {
     path: String,
-    plural: String,
+    /// The resource's name in paths: `configmaps`.
+    pub plural: String,
     /// `true` if its objects are in namespaces.
     pub namespaced: bool,
     /// `true` if it has the subresource `status`.

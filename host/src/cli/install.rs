@@ -28,7 +28,7 @@ use crate::name::PluginName;
 /// The objects are a Namespace, the ServiceAccount with its RBAC rules, a Deployment, a Service, a PodDisruptionBudget and a NetworkPolicy; if
 /// asked for, also a ServiceMonitor and a PrometheusRule. They are those of the Helm chart, which --chart writes, and take the same values.
 ///
-/// With --plugins, the plugins of a directory are part of the installation, each in a ConfigMap. Large plugins need a volume or an image, which
+/// With --plugins, the plugins of a directory are part of the installation, each in a ConfigMap, with the rules that `pilothouse rbac` prints. Large plugins need a volume or an image, which
 /// `--set plugins.volume=…` and `--set plugins.copyFrom.image=…` name. No cluster is asked, and nothing is changed.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "Examples:
@@ -95,7 +95,8 @@ const MAX_CONFIG_MAP: usize = 1 << 20;
 /// Bytes of a namespace's name, and of a label's value.
 const MAX_LABEL: usize = 63;
 
-pub(super) fn main(args: &Args) -> anyhow::Result<()> {
+/// `rules` returns the Roles that the plugins of a directory need, for a namespace and a name of the installation.
+pub(super) fn main(args: &Args, rules: impl FnOnce(&Path, &str, &str) -> anyhow::Result<String>) -> anyhow::Result<()> {
     if let Some(folder) = &args.chart {
         return write_chart(folder);
     }
@@ -114,6 +115,9 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     for config_map in config_maps {
         let yaml = serde_saphyr::to_string(&config_map).context("cannot print a ConfigMap as YAML")?;
         let _ = write!(text, "---\n{}\n", yaml.trim_end());
+    }
+    if let Some(plugins) = args.plugins.as_deref().filter(|_| values["rbac"]["create"] == true) {
+        text.push_str(&rules(plugins, &args.namespace, &args.name)?);
     }
     print!("{text}");
     Ok(())
@@ -151,6 +155,14 @@ fn objects(namespace: &str, name: &str, values: &Value) -> anyhow::Result<String
         None => Ok(text),
         Some(error) => bail!("the objects would be no valid YAML with these values: {error}"),
     }
+}
+
+/// Returns the Roles and bindings of an installation as YAML documents.
+pub(super) fn rbac(namespace: &str, name: &str, webhooks: bool) -> anyhow::Result<String> {
+    let mut values = changed_values(&[], &[])?;
+    values["webhooks"] = webhooks.into();
+    let scope = json!({"Values": values, "Release": {"Namespace": namespace, "Name": name}});
+    template::render(chart_file("templates/rbac.yaml"), &scope).context("cannot render templates/rbac.yaml")
 }
 
 fn chart_file(path: &str) -> &'static str {
@@ -244,7 +256,7 @@ fn config_maps(plugins: &[PluginFiles], namespace: &str, name: &str, values: &mu
 }
 
 /// Checks a name that Services and labels may have, and that YAML reads as a text.
-fn label(text: &str) -> Result<String, String> {
+pub(super) fn label(text: &str) -> Result<String, String> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = text.len() <= MAX_LABEL
         && text.bytes().all(|byte| is_inner(byte) || byte == b'-')

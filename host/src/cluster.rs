@@ -13,6 +13,7 @@
 
 mod actor;
 mod apply;
+mod changes;
 mod connect;
 mod credentials;
 mod discovery;

@@ -11,7 +11,7 @@ use http::{HeaderValue, header};
 use tokio::runtime::Handle;
 
 use super::{
-    Cluster,
+    Cluster, changes,
     credentials::{Credentials, NewClient},
     http2,
     kubeconfig::{self, Settings},
@@ -187,8 +187,9 @@ pub(super) fn client(
     let url = config.cluster_url.to_string();
     let no_client = |source| ConnectError::Client { url: url.clone(), source: Box::new(source) };
     let watches = http2::client(&config, connections).map_err(no_client)?;
+    let changes = changes::client(&config).map_err(no_client)?;
     let mut bare = config.clone();
     bare.auth_info = Default::default();
     let client = kube::Client::try_from(config).map_err(no_client)?;
-    Ok(NewClient { client, watches, bare, files })
+    Ok(NewClient { client, watches, changes, bare, files })
 }

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::{runtime::Handle, time::Instant};
 use tracing::{debug, warn};
 
-use super::connect::ConnectError;
+use super::{changes, connect::ConnectError};
 use crate::causes::with_causes;
 
 /// How often the files are checked for changes. client-go and kube also read token files again after a minute.
@@ -45,6 +45,8 @@ pub(super) struct NewClient {
     pub(super) client: kube::Client,
     /// The client for watches, if they share connections.
     pub(super) watches: Option<kube::Client>,
+    /// The client for requests that change something, if it can ask whether they may.
+    pub(super) changes: Option<kube::Client>,
     /// The settings of a client of the same server without credentials.
     pub(super) bare: kube::Config,
     /// Files whose content is in the client.
@@ -64,6 +66,7 @@ pub(super) struct Credentials {
 struct CurrentClient {
     client: kube::Client,
     watches: Option<kube::Client>,
+    changes: Option<kube::Client>,
     bare: Bare,
     files: Vec<PathBuf>,
     /// A keyed digest of the files' content.
@@ -89,19 +92,23 @@ impl Bare {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let client = kube::Client::try_from(config.clone())?;
+        let client = match changes::client(config)? {
+            Some(client) => client,
+            None => kube::Client::try_from(config.clone())?,
+        };
         Ok(self.client.get_or_init(|| client))
     }
 }
 
 impl CurrentClient {
     async fn send(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Response<Body>, kube::Error> {
-        let client = match (traffic, &self.watches) {
-            (Traffic::Watch, Some(watches)) => watches,
-            (Traffic::Watch, None) | (Traffic::Ordinary, _) => &self.client,
-            (Traffic::Bare, _) => self.bare.client(&self.client)?,
+        let client = match traffic {
+            Traffic::Watch => self.watches.as_ref(),
+            Traffic::Change => self.changes.as_ref(),
+            Traffic::Bare => Some(self.bare.client(&self.client)?),
+            Traffic::Ordinary => None,
         };
-        client.send(request.map(Body::from)).await
+        client.unwrap_or(&self.client).send(request.map(Body::from)).await
     }
 }
 
@@ -110,6 +117,8 @@ impl CurrentClient {
 pub(super) enum Traffic {
     /// A watch, which may share its connection with others.
     Watch,
+    /// A request that changes something. Its extensions have the [`Acting`](crate::acting::Acting) to ask.
+    Change,
     /// A request that has credentials of its own.
     Bare,
     /// Anything else.
@@ -132,8 +141,8 @@ struct Renewal {
 impl Credentials {
     /// Uses one client without renewal.
     pub(super) fn fixed(client: kube::Client) -> Self {
-        let (watches, bare, files) = (None, Bare::new(None), Vec::new());
-        let current = CurrentClient { client, watches, bare, files, digest: 0, ends: None };
+        let (watches, changes, bare, files) = (None, None, Bare::new(None), Vec::new());
+        let current = CurrentClient { client, watches, changes, bare, files, digest: 0, ends: None };
         Self { current: ArcSwap::from_pointee(current), renewal: None }
     }
 
@@ -241,10 +250,10 @@ async fn new_client(
 ) -> Result<CurrentClient, ConnectError> {
     let (make, digests) = (make.clone(), digests.clone());
     let task = runtime.spawn_blocking(move || {
-        let NewClient { client, watches, bare, files } = make()?;
+        let NewClient { client, watches, changes, bare, files } = make()?;
         let ends = client.valid_until().map(SystemTime::from);
         let digest = digest(&files, &digests).unwrap_or_default();
-        Ok(CurrentClient { client, watches, bare: Bare::new(Some(bare)), files, digest, ends })
+        Ok(CurrentClient { client, watches, changes, bare: Bare::new(Some(bare)), files, digest, ends })
     });
     task.await.unwrap_or_else(|error| Err(ConnectError::GivenUp(error.to_string())))
 }

@@ -85,13 +85,27 @@ pub(super) fn client(
         speaks_http1: Arc::default(),
         connections: connections.clone(),
     };
+    layered(service, config).map(Some)
+}
+
+/// Adds the configuration's headers, credentials and address to what sends requests.
+///
+/// # Errors
+/// The credentials cannot be used.
+pub(super) fn layered<S, B>(service: S, config: &kube::Config) -> Result<kube::Client, kube::Error>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let builder =
         ClientBuilder::new(service, config.default_namespace.clone()).with_layer(&config.extra_headers_layer()?);
     let base = config.base_uri_layer();
-    Ok(Some(match config.auth_layer()? {
+    Ok(match config.auth_layer()? {
         Some(auth) => builder.with_layer(&auth).with_layer(&base).build(),
         None => builder.with_layer(&base).build(),
-    }))
+    })
 }
 
 /// Sends each watch on a connection that has room for it.

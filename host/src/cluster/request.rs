@@ -470,20 +470,29 @@ impl Cluster {
     }
 
     /// Sends, and turns every status but success into an error.
-    async fn open(&self, request: Request<Bytes>, traffic: Traffic) -> Result<Body, Error> {
+    async fn open(&self, mut request: Request<Bytes>, mut traffic: Traffic) -> Result<Body, Error> {
         let method = request.method().clone();
         let changes = method != Method::GET;
         if changes && !self.acting.is_allowed() {
             return Err(Error::NotActing);
         }
+        if changes {
+            // Asked once more when it is written to its connection.
+            request.extensions_mut().insert(self.acting.clone());
+            if traffic == Traffic::Ordinary {
+                traffic = Traffic::Change;
+            }
+        }
+        let given_up = || Error::Unreachable("it was given up when this process might not act any more".to_owned());
         let answer = tokio::select! {
             // The end comes first, if the process was stopped meanwhile.
             biased;
-            () = self.acting.ended(), if changes => {
-                return Err(Error::Unreachable("it was given up when this process might not act any more".to_owned()));
-            }
+            () = self.acting.ended(), if changes => return Err(given_up()),
             answer = self.credentials.send(request, traffic) => answer,
         };
+        if answer.is_err() && changes && !self.acting.is_allowed() {
+            return Err(given_up());
+        }
         let code = answer.as_ref().ok().map(|response| response.status().as_u16());
         self.traffic.requested(method.as_str(), &self.host, code);
         let response = answer.map_err(|error| Error::Unreachable(with_causes(&error)))?;

@@ -44,10 +44,10 @@ pub use crate::tls::Certificates;
 use crate::{
     cluster::Cluster,
     dispatch::Dispatch,
-    election::Leadership,
     guests::Guests,
     informer::{InformerRow, Informers},
     plugin::Statuses,
+    spread::Sharing,
     wasm::Engine,
     webhook::{Board, WebhookRow},
 };
@@ -61,8 +61,8 @@ pub struct View {
     pub dispatch: Arc<Dispatch>,
     pub guests: Guests,
     pub engine: Engine,
-    /// Who acts. `None` without leader election.
-    pub leadership: Option<Leadership>,
+    /// Who acts.
+    pub(crate) sharing: Sharing,
     pub(crate) webhooks: Arc<Board>,
     /// `true` once the first look at plugins and informers is over.
     pub began: Arc<AtomicBool>,

@@ -32,7 +32,7 @@ use tracing::{info, warn};
 use self::figures::Counters;
 pub use crate::admin::{Certificates, Endpoints, Metrics};
 use crate::{
-    acting::Acting,
+    acting::{Acting, Switches},
     admin::{self, View},
     allocator::{self, Freed},
     causes::with_causes,
@@ -47,6 +47,7 @@ use crate::{
     outbound::Outbound,
     plugin::{Change, Found, Lifecycle, Mode, Source},
     prompt,
+    spread::{Participant, Sharing},
     wasm::{CACHE_BYTES, Cache, Compiler, Engine, Optimizing},
     webhook::{self, Webhooks},
     writer::{Endpoint, Events},
@@ -73,7 +74,7 @@ pub struct Options {
     pub grace_period: Duration,
     /// How webhooks are served. `None` serves none.
     pub webhooks: Option<Arc<webhook::Options>>,
-    /// The Lease whose holder acts. With `None` this host acts, whoever else does.
+    /// The Lease that says who acts. With `None` this host acts, whoever else does.
     pub election: Option<election::Options>,
     /// How often the service accounts of plugins are checked.
     pub check_accounts_every: Duration,
@@ -150,7 +151,38 @@ pub struct Host {
     intake: Intake,
     registry: Arc<Registry>,
     webhooks: Option<webhook::Parts>,
-    candidate: Option<Candidate>,
+    contender: Option<Contender>,
+}
+
+/// What makes this host act.
+enum Contender {
+    Candidate(Box<Candidate>),
+    Participant(Box<Participant>),
+}
+
+impl Contender {
+    fn new(options: election::Options, cluster: &Cluster, switches: &Switches) -> Self {
+        let (cluster, machine) = (cluster.clone(), machine());
+        match options.revision {
+            None => Self::Candidate(Box::new(Candidate::new(options, cluster, switches.host().clone(), &machine))),
+            Some(_) => Self::Participant(Box::new(Participant::new(options, cluster, switches.clone(), &machine))),
+        }
+    }
+
+    fn sharing(&self) -> Sharing {
+        match self {
+            Self::Candidate(candidate) => Sharing::Leader(candidate.leadership()),
+            Self::Participant(participant) => Sharing::Spread(participant.owners()),
+        }
+    }
+
+    /// Contends until `stop`.
+    async fn run(self, view: View, stop: CancellationToken) {
+        match self {
+            Self::Candidate(candidate) => candidate.run(&*view.dispatch, stop).await,
+            Self::Participant(participant) => participant.run(&*view.dispatch, || view.is_warm(), stop).await,
+        }
+    }
 }
 
 impl Host {
@@ -167,16 +199,16 @@ impl Host {
         allow_open_files();
         let guests = guests(engine.clone())?;
         let intake = Intake::start().context("cannot start the threads for informers")?;
-        let acting = Acting::new(options.election.is_none());
-        let candidate = options
-            .election
-            .clone()
-            .map(|election| Candidate::new(election, cluster.clone(), acting.clone(), &machine()));
-        let cluster = &cluster.clone().fenced(acting.clone());
+        let switches = match &options.election {
+            Some(election) if election.revision.is_some() => Switches::each(),
+            other => Acting::new(other.is_none()).into(),
+        };
+        let contender = options.election.clone().map(|election| Contender::new(election, cluster, &switches));
+        let cluster = &cluster.clone().fenced(switches.host().clone());
         let informers = Informers::new(cluster.clone(), intake.handle().clone());
         let counters = Counters::default();
         let (counted, io) = (counters.events.clone(), Handle::current());
-        let events = Events::start(cluster.clone(), acting.clone(), counted, &machine(), &io);
+        let events = Events::start(cluster.clone(), switches.clone(), counted, &machine(), &io);
         let endpoint = options.webhooks.as_ref().map(|webhooks| Endpoint::new(webhooks.address.clone()));
         let dispatch = Arc::new(Dispatch::new(Parts {
             cluster: cluster.clone(),
@@ -186,7 +218,7 @@ impl Host {
             writes: counters.writes.clone(),
             outbound: Outbound::new(counters.requests.clone()),
             events: events.clone(),
-            acting: acting.clone(),
+            acting: switches.clone(),
             webhooks: endpoint.clone(),
             clock: Clock::System,
         }));
@@ -195,21 +227,21 @@ impl Host {
             .with_informers(informers.clone());
         let statuses = lifecycle.statuses();
         let cluster = cluster.clone();
-        let leadership = candidate.as_ref().map(Candidate::leadership);
+        let sharing = contender.as_ref().map_or(Sharing::Alone, Contender::sharing);
         let webhooks = counters.webhooks.clone();
         let began = Arc::default();
-        let view = View { cluster, informers, statuses, dispatch, guests, engine, leadership, webhooks, began };
+        let view = View { cluster, informers, statuses, dispatch, guests, engine, sharing, webhooks, began };
         let registry = Arc::new(counters.register(&view, &events));
         let webhooks = endpoint.map(|endpoint| webhook::Parts {
             cluster: view.cluster.clone(),
             informers: view.informers.clone(),
             dispatch: view.dispatch.clone(),
             statuses: view.statuses.clone(),
-            acting,
+            acting: switches.host().clone(),
             endpoint,
             board: view.webhooks.clone(),
         });
-        Ok(Self { view, lifecycle, options, intake, registry, webhooks, candidate })
+        Ok(Self { view, lifecycle, options, intake, registry, webhooks, contender })
     }
 
     /// Returns a handle to look at the host while it runs.
@@ -247,10 +279,8 @@ impl Host {
         });
         let mut lifecycle = tokio::spawn(self.lifecycle.run(changes));
         let resigns = CancellationToken::new();
-        let mut election = self.candidate.map(|candidate| {
-            let (dispatch, resigns) = (self.view.dispatch.clone(), resigns.clone());
-            tokio::spawn(async move { candidate.run(&*dispatch, resigns).await })
-        });
+        let mut election =
+            self.contender.map(|contender| tokio::spawn(contender.run(self.view.clone(), resigns.clone())));
 
         let checking = &self.view.dispatch;
         let failed = tokio::select! {

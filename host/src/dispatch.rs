@@ -60,7 +60,7 @@ mod sync;
 mod wakes;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -85,7 +85,7 @@ pub use observing::Observing;
 use parking_lot::Mutex;
 use patterns::Matched;
 pub use pending::{BacklogFigures, HookFailure};
-use pilothouse_core::grant::Rights;
+use pilothouse_core::{grant::Rights, spread::HOST};
 pub use record::{CallFailure, Quarantined, Record};
 pub use reviewing::{ReviewError, Reviewing, UNSERVED};
 pub use rows::{BacklogRow, ControllerRow, Counts, StormRow};
@@ -94,7 +94,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::{
-    acting::Acting,
+    acting::Switches,
     clock::Clock,
     cluster::Cluster,
     election::Terms,
@@ -103,6 +103,7 @@ use crate::{
     name::PluginName,
     outbound::Outbound,
     plugin::{Activate, ActivateError, Candidate},
+    spread::Items,
     writer::{Endpoint, Events, WITHDRAWN_AFTER, WriteObserver},
 };
 
@@ -184,7 +185,7 @@ pub struct Parts {
     /// Writes Events on objects.
     pub events: Events,
     /// Whether this process may act.
-    pub acting: Acting,
+    pub acting: Switches,
     /// Where the API server reaches this host's webhooks. `None` if the host serves none.
     pub webhooks: Option<Endpoint>,
     /// The time that plugins see.
@@ -201,6 +202,8 @@ pub struct Dispatch {
     ended: AtomicU64,
     /// Plugins whose activation waits, and what for.
     waiting: Mutex<BTreeMap<PluginName, String>>,
+    /// Plugins whose activation goes on once this host acts for them.
+    pending: Mutex<BTreeSet<PluginName>>,
     /// Changes whenever webhooks of plugins come, change or go.
     reviewing_changed: watch::Sender<()>,
     /// Objects that keep a finalizer that no plugin removes any more.
@@ -249,6 +252,7 @@ impl Dispatch {
             ending: TaskTracker::new(),
             ended: AtomicU64::new(0),
             waiting: Mutex::default(),
+            pending: Mutex::default(),
             reviewing_changed: watch::Sender::new(()),
             left: Mutex::default(),
         }
@@ -339,6 +343,7 @@ impl Dispatch {
             active.closing = reviewing.collect();
             plugins
         };
+        self.parts.acting.look();
         // The grace period bounds the calls in flight, not a cap on CPU. No write begins in its second half: a process
         // that is killed never learns what became of its requests.
         self.parts.guests.lift_caps();
@@ -412,13 +417,31 @@ impl ActivePlugin {
 }
 
 impl Terms for Dispatch {
-    fn is_over(&self) -> bool {
-        self.controllers().iter().all(|controller| controller.active_workers() == 0)
+    fn begins(&self, item: Option<&str>, is_again: bool) {
+        // Webhook configurations may have to be written.
+        self.reviewing_changed.send_replace(());
+        if is_again {
+            // Another host may have reconciled them, and what it read wakes nothing here.
+            let controllers = self.controllers();
+            let its = controllers.iter().filter(|its| item.is_none_or(|item| its.plugin().as_str() == item));
+            its.for_each(Controller::look_at_all);
+        }
+    }
+}
+
+impl Items for Dispatch {
+    fn items(&self) -> BTreeSet<Box<str>> {
+        let active = self.active.lock();
+        if active.closed {
+            return BTreeSet::new();
+        }
+        let pending = self.pending.lock();
+        let plugins = active.plugins.keys().chain(&*pending);
+        plugins.map(PluginName::as_str).chain([HOST]).map(Box::from).collect()
     }
 
-    fn begins_again(&self) {
-        // Another host may have reconciled them, and what it read wakes nothing here.
-        self.controllers().iter().for_each(Controller::look_at_all);
+    fn used(&self) -> BTreeMap<Box<str>, Duration> {
+        self.parts.guests.usage().iter().map(|(plugin, usage)| (plugin.as_str().into(), usage.used)).collect()
     }
 }
 
@@ -434,6 +457,7 @@ impl Activate for Dispatch {
     fn deactivate<'a>(&'a self, name: &'a PluginName) -> BoxFuture<'a, ()> {
         async move {
             let plugin = self.active.lock().plugins.remove(name).unwrap_or_default();
+            self.parts.acting.look();
             if plugin.reviewing.is_some() {
                 self.reviewing_changed.send_replace(());
             }

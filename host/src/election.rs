@@ -9,43 +9,26 @@
 //! its holder is gone. `Acting` says until when this host may act. A host that has lost the Lease is a standby again. It takes the Lease
 //! back only once the calls of its last term are over, and then looks at every key again.
 
+pub(crate) mod leases;
+
 use std::{
     hash::{BuildHasher, RandomState},
     sync::Arc,
     time::Duration,
 };
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use pilothouse_core::{
-    election::{Election, Next, Record, Timings},
-    key::TypeMeta,
-    list::list_page,
-};
-use serde::Deserialize;
+use pilothouse_core::election::{Election, Next, Record, Timings};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::leases::{MANAGER, RELEASE, Watch, kind, merged, metadata, parse, record, time};
 use crate::{
     acting::{self, Acting},
-    clock::Clock,
-    cluster::{Cluster, Error, Select, Stream, WriteOptions},
-    metrics::{Registry, gauges, register},
+    cluster::{Cluster, Error, Select, WriteOptions},
 };
-
-/// The field manager of the Lease.
-const MANAGER: &str = "pilothouse";
-
-/// The longest line of a watch. A Lease has some hundred bytes.
-const MAX_LINE: usize = 1 << 20;
-
-/// How long the server keeps a watch open.
-const WATCH: Duration = Duration::from_secs(300);
-
-/// How long a host that stops tries to release the Lease. Otherwise its time passes.
-const RELEASE: Duration = Duration::from_secs(5);
 
 /// The Lease, and how long it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,15 +39,15 @@ pub struct Options {
     pub name: String,
     /// How long it lasts.
     pub timings: Timings,
+    /// `None` if one host acts for all plugins. If hosts share the plugins: what this host runs.
+    pub revision: Option<String>,
 }
 
-/// What the election needs of the host.
+/// What an election needs of the host.
 pub(crate) trait Terms: Send + Sync {
-    /// `true` if no call of an earlier term is under way.
-    fn is_over(&self) -> bool;
-
-    /// Called when this host may act again, after others could.
-    fn begins_again(&self);
+    /// Called when this host begins to act for an item: a plugin, or the host's own work. `None` stands for all items.
+    /// `is_again` is `true` if it has acted for it before, and others could meanwhile.
+    fn begins(&self, item: Option<&str>, is_again: bool);
 }
 
 /// Who acts, for those who look at the host.
@@ -93,6 +76,11 @@ impl Leadership {
         self.0.acting.is_allowed()
     }
 
+    /// Returns the name of the Lease.
+    pub(crate) fn lease(&self) -> &str {
+        &self.0.options.name
+    }
+
     /// Returns the identity of the host that holds the Lease, by the last look.
     pub(crate) fn holder(&self) -> Option<String> {
         self.0.seen.lock().holder.clone()
@@ -117,16 +105,6 @@ impl Leadership {
     }
 }
 
-/// Registers whether this host acts, under the name that other controllers have it.
-pub(crate) fn register_metrics(registry: &mut Registry, leadership: &Leadership) {
-    let leadership = leadership.clone();
-    register(registry, move |encoder| {
-        let sample = ([("name", &*leadership.0.options.name)], u64::from(leadership.is_mine()));
-        let help = "1 if this host holds the Lease and acts, 0 if it is a standby.";
-        gauges(encoder, "leader_election_master_status", help, std::iter::once(sample))
-    });
-}
-
 /// A host that takes part in the election.
 pub(crate) struct Candidate {
     cluster: Cluster,
@@ -134,7 +112,7 @@ pub(crate) struct Candidate {
     election: Election,
     /// `None` if it is not known, or no longer.
     lease: Option<Lease>,
-    watch: Option<Watch>,
+    watch: Option<(Watch, Instant)>,
     /// `true` from the first claim that succeeded until the Lease is lost.
     leads: bool,
     /// `true` once it has led.
@@ -208,16 +186,17 @@ impl Candidate {
             if self.watch.is_none() {
                 let _ = tokio::time::timeout_at(until, self.open()).await;
             }
-            if let (Some(watch), Some(lease)) = (&mut self.watch, &mut self.lease) {
+            if let (Some((watch, opened)), Some(lease)) = (&mut self.watch, &mut self.lease) {
                 tokio::select! {
                     () = sleep_until(until) => {}
                     change = watch.next() => {
                         if let Some(change) = change {
-                            *lease = change;
+                            let version = metadata(&change.object, "resourceVersion").to_owned();
+                            *lease = Lease { object: (!change.is_gone).then_some(change.object), version };
                             return;
                         }
                         // It has ended, or the version is too old. A server that ends each at once is not asked without a pause.
-                        let lasted = watch.opened.elapsed();
+                        let lasted = opened.elapsed();
                         (self.watch, self.lease) = (None, None);
                         if lasted > self.election.timings().retry {
                             return;
@@ -234,14 +213,8 @@ impl Candidate {
 
     async fn open(&mut self) {
         let Some(lease) = &self.lease else { return };
-        let opened = async {
-            let endpoint = self.cluster.endpoint(&kind()).await?;
-            self.cluster.watch(&endpoint, &self.select(), &lease.version, false, WATCH).await
-        };
-        match opened.await {
-            Ok(stream) => {
-                self.watch = Some(Watch { stream: Mutex::new(stream), buffer: Vec::new(), opened: Instant::now() });
-            }
+        match Watch::open(&self.cluster, &self.select(), &lease.version).await {
+            Ok(watch) => self.watch = Some((watch, Instant::now())),
             Err(error) => {
                 debug!(%error, "cannot watch the Lease; looking at it now and then");
                 self.lease = None;
@@ -319,7 +292,7 @@ impl Candidate {
                 Ok(look.min(expires.saturating_sub(now)))
             }
             // They could write what is out of date.
-            Next::Take if !self.leads && !terms.is_over() => Ok(timings.retry),
+            Next::Take if !self.leads && !self.shared().acting.is_over() => Ok(timings.retry),
             Next::Take => {
                 let sent = acting::now();
                 self.claim().await?;
@@ -336,9 +309,8 @@ impl Candidate {
         let Options { namespace, name, .. } = &self.shared().options;
         info!(lease = format!("{namespace}/{name}"), identity = self.election.identity(), "this host acts from now on");
         (self.leads, self.watch) = (true, None);
-        if std::mem::replace(&mut self.has_led, true) {
-            terms.begins_again();
-        }
+        let is_again = std::mem::replace(&mut self.has_led, true);
+        terms.begins(None, is_again);
     }
 
     fn lose(&mut self, why: &str) {
@@ -348,13 +320,8 @@ impl Candidate {
     }
 
     async fn look(&self) -> Result<Lease, Error> {
-        let endpoint = self.cluster.endpoint(&kind()).await?;
-        let path = || format!("leases of {}", self.shared().options.namespace);
-        let body = self.cluster.list(&endpoint, &self.select(), 0, None, None).await?;
-        let (meta, items) = list_page(&body)
-            .map_err(|error| Error::Unreachable(format!("the list of {} is not valid: {error}", path())))?;
-        let object = items.first().map(|item| parse(item, &path())).transpose()?;
-        Ok(Lease { object, version: meta.resource_version.unwrap_or_default() })
+        let (objects, version) = leases::list(&self.cluster, &self.select()).await?;
+        Ok(Lease { object: objects.into_iter().next(), version })
     }
 
     /// Takes or renews the Lease as it was seen.
@@ -393,83 +360,10 @@ impl Candidate {
             }
         };
         let object = parse(&answer, name)?;
-        let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
-        self.lease = Some(Lease { version: version.to_owned(), object: Some(object) });
+        let version = metadata(&object, "resourceVersion").to_owned();
+        self.lease = Some(Lease { version, object: Some(object) });
         self.election.see(acting::now(), Some(record));
         Ok(())
-    }
-}
-
-/// Returns the members of a `spec` with those of another one over it. Those that this version does not know stay.
-fn merged(spec: Value, over: Value) -> Value {
-    match (spec, over) {
-        (Value::Object(mut members), Value::Object(over)) => {
-            members.extend(over);
-            Value::Object(members)
-        }
-        (_, over) => over,
-    }
-}
-
-fn kind() -> TypeMeta {
-    TypeMeta::new("coordination.k8s.io/v1", "Lease")
-}
-
-/// Returns the time of day for people, as Kubernetes' `MicroTime`.
-fn time() -> String {
-    format!("{:.6}", Clock::System.now())
-}
-
-/// Returns the `spec` of a Lease. One that is not valid is nobody's, as one without a holder.
-fn record(object: &Value) -> Record {
-    object.get("spec").and_then(|spec| Record::deserialize(spec).ok()).unwrap_or_default()
-}
-
-fn parse(bytes: &[u8], path: &str) -> Result<Value, Error> {
-    serde_json::from_slice(bytes).map_err(|error| Error::Answer { path: path.to_owned(), source: Arc::new(error) })
-}
-
-/// An open watch of the Lease.
-struct Watch {
-    /// Nobody waits for this lock: it makes the watch `Sync`.
-    stream: Mutex<Stream>,
-    buffer: Vec<u8>,
-    opened: Instant,
-}
-
-impl Watch {
-    /// Returns the Lease as it is after the next change, or `None` if the watch has ended.
-    ///
-    /// # Cancellation
-    /// Safe.
-    async fn next(&mut self) -> Option<Lease> {
-        loop {
-            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                if let Some(lease) = changed(&line)? {
-                    return Some(lease);
-                }
-            }
-            let bytes: Bytes = self.stream.get_mut().next().await?.ok()?;
-            if self.buffer.len() + bytes.len() > MAX_LINE {
-                return None;
-            }
-            self.buffer.extend_from_slice(&bytes);
-        }
-    }
-}
-
-/// Reads a line of the watch. Returns `None` if the watch must be opened again, and `Some(None)` if the Lease has not changed.
-#[allow(clippy::option_option, reason = "the outer one ends the watch")]
-fn changed(line: &[u8]) -> Option<Option<Lease>> {
-    let mut event: Value = serde_json::from_slice(line).ok()?;
-    let object = event["object"].take();
-    let version = object.pointer("/metadata/resourceVersion")?.as_str()?.to_owned();
-    match event["type"].as_str()? {
-        "ADDED" | "MODIFIED" => Some(Some(Lease { object: Some(object), version })),
-        "DELETED" => Some(Some(Lease { object: None, version })),
-        "BOOKMARK" => Some(None),
-        _ => None,
     }
 }
 

@@ -16,7 +16,7 @@
 //!    of day
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
-//! 4. [`election`]: which of several hosts acts
+//! 4. [`election`], `spread`: which of several hosts acts, and for which plugins
 //! 5. [`informer`]: what is cached of the cluster
 //! 6. [`wasm`]: the sandbox
 //! 7. `outbound`, `references`: requests to other servers, values that administrators' files refer to
@@ -53,6 +53,7 @@ pub mod plugin;
 mod prompt;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
 mod references;
+mod spread;
 #[cfg(test)]
 mod testing;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]

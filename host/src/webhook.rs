@@ -52,6 +52,7 @@ pub(crate) struct Parts {
     pub(crate) informers: Informers,
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) statuses: Statuses,
+    /// The switch for the host's own work.
     pub(crate) acting: Acting,
     pub(crate) endpoint: Endpoint,
     pub(crate) board: Arc<Board>,

@@ -10,7 +10,6 @@ use crate::{
     dispatch::{
         BacklogRow, CallFailure, Controller, ControllerRow, Counts, Observing, Quarantined, Record, ReleaseOutcome,
     },
-    election::Leadership,
     name::PluginName,
     plugin::{Failure, Status},
     wasm::{InstanceFigures, Limits, Tier},
@@ -32,8 +31,10 @@ pub struct PluginRow {
     pub plugin: String,
     /// How far its newest file is: `active`, `failed`, …
     pub state: String,
-    /// The identity of the host that acts for it. `None` without leader election, and while no host does.
+    /// The identity of the host that acts for it. `None` if this host is alone, and while no host does.
     pub owner: Option<String>,
+    /// The host that acts for it once its owner's calls are over.
+    pub moving_to: Option<String>,
     /// The service account as which its requests are sent. `None`: the host's own.
     pub account: Option<String>,
     /// The revision that serves, if one does.
@@ -134,6 +135,7 @@ impl Parts {
 
     fn row(&self, view: &View, status: Status) -> PluginRow {
         let name = &status.plugin;
+        let (owner, moving_to) = view.sharing.owner(name.as_str());
         let usage = self.usage.get(name).copied().unwrap_or_default();
         let share = self.shares.get(name).copied().unwrap_or_default();
         let instances = self.instances.get(name).copied().unwrap_or_default();
@@ -149,7 +151,8 @@ impl Parts {
         PluginRow {
             plugin: name.to_string(),
             state: status.state.to_string(),
-            owner: view.leadership.as_ref().and_then(Leadership::holder),
+            owner,
+            moving_to,
             account: status.act_as.as_ref().map(ToString::to_string),
             serving: status.serving.as_ref().map(|serving| ServingRow {
                 version: serving.version.clone(),

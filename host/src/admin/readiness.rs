@@ -32,12 +32,10 @@ impl Readiness for View {
             check("informers", (!first_look.informers).then(|| "the first lists are under way".to_owned())),
             check("API server", unreachable),
         ];
-        if let Some(leadership) = &self.leadership {
-            let (ok, detail) = match leadership.describe() {
-                Ok(detail) => (true, detail),
-                Err(detail) => (false, detail),
-            };
-            checks.push(Check { name: "leader election".to_owned(), ok, detail });
+        if let Some((name, described)) = self.sharing.describe() {
+            let ok = described.is_ok();
+            let (Ok(detail) | Err(detail)) = described;
+            checks.push(Check { name: name.to_owned(), ok, detail });
         }
         checks
     }
@@ -84,6 +82,12 @@ struct FirstLook {
 }
 
 impl View {
+    /// `true` once the first plugins are loaded, or wait for something, and each first list is there or has failed.
+    pub(crate) fn is_warm(&self) -> bool {
+        let FirstLook { plugins, informers } = self.first_look();
+        plugins && informers
+    }
+
     fn first_look(&self) -> FirstLook {
         if self.began.load(Ordering::Relaxed) {
             return FirstLook { plugins: true, informers: true };

@@ -623,7 +623,7 @@ async fn one_plugin_is_shown_with_all_that_is_known_of_it() {
 async fn plugins_are_json_where_it_is_asked_for() {
     let server = Server::start(Vec::new()).await;
     *server.rows.1.lock() = vec![PluginRow { serving: None, ..plugin("apples") }];
-    let json = r#"[{"plugin":"apples","state":"active","owner":null,"account":null,"serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"guest_seconds":1.25,"turns":0,"turn_wait_seconds":0.0,"turns_held":0,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"mapped":0,"memory_bytes":0,"peak_bytes":0},"limits":null,"host_calls":{},"log_dropped":0,"traps":{},"quarantine":null,"failed_call":null,"observer":null,"kinds_matched":null,"controllers":[]}]"#;
+    let json = r#"[{"plugin":"apples","state":"active","owner":null,"moving_to":null,"account":null,"serving":null,"load_failure":null,"waiting":null,"warnings":[],"cpu_seconds":1.5,"guest_seconds":1.25,"turns":0,"turn_wait_seconds":0.0,"turns_held":0,"cpu_weight":100,"cpu_milli":null,"waiting_tasks":0,"instances":{"alive":0,"kept":0,"made":0,"reused":0,"mapped":0,"memory_bytes":0,"peak_bytes":0},"limits":null,"host_calls":{},"log_dropped":0,"traps":{},"quarantine":null,"failed_call":null,"observer":null,"kinds_matched":null,"controllers":[]}]"#;
     let expected = (200, "application/json".to_owned(), json.to_owned());
     assert_eq!(server.get("/debug/plugins?format=json", "*/*").await, expected);
     assert_eq!(server.get("/debug/plugins", "application/json").await, expected);

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    admin, cluster, dispatch, election, guests, informer,
+    admin, cluster, dispatch, guests, informer,
     metrics::Registry,
     name::PluginName,
     outbound,
     plugin::{self, Stage, State, Status},
-    wasm, webhook, writer,
+    spread, wasm, webhook, writer,
 };
 
 /// What is counted of plugins, in the rooms that count it.
@@ -37,9 +37,7 @@ impl Counters {
         wasm::metrics::register(&mut registry, &view.engine);
         guests::metrics::register(&mut registry, &view.guests);
         cluster::metrics::register(&mut registry, &view.cluster);
-        if let Some(leadership) = &view.leadership {
-            election::register_metrics(&mut registry, leadership);
-        }
+        spread::register_metrics(&mut registry, &view.sharing);
         admin::register(&mut registry);
         registry
     }

@@ -1,9 +1,9 @@
-//! The arguments of leader election.
+//! The arguments of leader election and spread.
 
 use std::time::Duration;
 
-use anyhow::Context;
-use pilothouse_core::election::Timings;
+use anyhow::{Context, ensure};
+use pilothouse_core::{election::Timings, spread};
 use serde::Deserialize;
 
 use crate::election::Options;
@@ -34,6 +34,14 @@ pub(super) struct ElectionArgs {
     /// Time between two renewals [default: 2]
     #[arg(long, value_name = "SECONDS")]
     pub(super) leader_elect_retry_period: Option<u64>,
+    /// Share the plugins with the other hosts: each plugin has one of them as its owner, and all are active [default: false]
+    ///
+    /// All hosts with the same Lease need this. The host's account also needs `delete` on Leases in their namespace.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) spread: Option<bool>,
+    /// What this host runs; in a rolling update, plugins go only to hosts of the youngest revision [default: the pod's ReplicaSet]
+    #[arg(long, value_name = "TEXT")]
+    pub(super) spread_revision: Option<String>,
 }
 
 /// The member `leaderElection` of the configuration file.
@@ -46,13 +54,15 @@ pub(super) struct ElectionFile {
     lease_duration_seconds: Option<u64>,
     renew_deadline_seconds: Option<u64>,
     retry_period_seconds: Option<u64>,
+    spread: Option<bool>,
+    spread_revision: Option<String>,
 }
 
 impl ElectionArgs {
     /// Returns the Lease and its timings by arguments, then the file, then defaults, or `None` if the host is alone.
     ///
     /// # Errors
-    /// If two hosts could act at a time with the timings.
+    /// If two hosts could act at a time with the timings, or an argument contradicts another.
     pub(super) fn or(self, file: ElectionFile) -> anyhow::Result<Option<Lease>> {
         let defaults = Timings::default();
         let seconds = |argument: Option<u64>, member: Option<u64>, default: Duration| {
@@ -64,10 +74,21 @@ impl ElectionArgs {
             retry: seconds(self.leader_elect_retry_period, file.retry_period_seconds, defaults.retry),
         };
         timings.check().context("cannot use these timings of leader election")?;
+        let spread = self.spread.or(file.spread).unwrap_or(false);
+        let revision = self.spread_revision.or(file.spread_revision);
+        ensure!(
+            spread || revision.is_none(),
+            "--spread-revision has no effect without --spread: add it, or leave both out"
+        );
         if !self.leader_elect.or(file.leader_elect).unwrap_or(true) {
+            ensure!(
+                !spread,
+                "a host with --leader-elect=false acts for all plugins, and cannot share them: leave out either this or --spread"
+            );
             return Ok(None);
         }
         Ok(Some(Lease {
+            spread: spread.then_some(revision),
             namespace: self.leader_elect_resource_namespace.or(file.resource_namespace),
             name: self.leader_elect_resource_name.or(file.resource_name).unwrap_or_else(|| NAME.to_owned()),
             timings,
@@ -81,13 +102,17 @@ pub(super) struct Lease {
     namespace: Option<String>,
     name: String,
     timings: Timings,
+    /// With spread: what the host runs, if that is given.
+    #[allow(clippy::option_option, reason = "the outer one is the mode")]
+    spread: Option<Option<String>>,
 }
 
 impl Lease {
-    /// Returns the options. The namespace is `default` where none is given.
-    pub(super) fn in_namespace(self, default: &str) -> Options {
-        let Self { namespace, name, timings } = self;
-        Options { namespace: namespace.unwrap_or_else(|| default.to_owned()), name, timings }
+    /// Returns the options. The namespace is `default` where none is given, and the revision is that of the pod `machine`.
+    pub(super) fn in_namespace(self, default: &str, machine: &str) -> Options {
+        let Self { namespace, name, timings, spread } = self;
+        let revision = spread.map(|given| given.unwrap_or_else(|| spread::revision(machine).to_owned()));
+        Options { namespace: namespace.unwrap_or_else(|| default.to_owned()), name, timings, revision }
     }
 }
 
@@ -100,7 +125,7 @@ mod tests {
     fn a_host_stands_for_election_unless_it_is_told_to_be_alone() {
         let options = |args: ElectionArgs, file: &str| {
             let file: ElectionFile = serde_saphyr::from_str(file).unwrap();
-            Some(args.or(file).unwrap()?.in_namespace("default"))
+            Some(args.or(file).unwrap()?.in_namespace("default", "house-7d4b9c6f5-x2x9z"))
         };
         let by_default = options(ElectionArgs::default(), "{}").unwrap();
         assert_eq!((&*by_default.namespace, &*by_default.name), ("default", "pilothouse"));
@@ -116,6 +141,24 @@ mod tests {
         let given = options(args, file).unwrap();
         assert_eq!((&*given.namespace, &*given.name), ("a", "other"));
         assert_eq!((given.timings.lease, given.timings.renew), (Duration::from_secs(60), Duration::from_secs(40)));
+    }
+
+    #[test]
+    fn a_host_shares_the_plugins_if_it_is_asked_to_and_not_alone() {
+        let revision = |args: ElectionArgs, file: &str| {
+            let lease = args.or(serde_saphyr::from_str(file).unwrap())?.unwrap();
+            anyhow::Ok(lease.in_namespace("default", "house-7d4b9c6f5-x2x9z").revision)
+        };
+        let spread = || ElectionArgs { spread: Some(true), ..ElectionArgs::default() };
+        assert_eq!(revision(ElectionArgs::default(), "{}").unwrap(), None);
+        assert_eq!(revision(spread(), "{}").unwrap().as_deref(), Some("house-7d4b9c6f5"));
+        assert_eq!(revision(spread(), "spreadRevision: b").unwrap().as_deref(), Some("b"));
+        let given = ElectionArgs { spread_revision: Some("a".to_owned()), ..ElectionArgs::default() };
+        assert_eq!(revision(given, "spread: true").unwrap().as_deref(), Some("a"));
+        let error = revision(spread(), "leaderElect: false").unwrap_err().to_string();
+        assert!(error.ends_with("leave out either this or --spread"), "{error}");
+        let error = revision(ElectionArgs::default(), "spreadRevision: b").unwrap_err().to_string();
+        assert!(error.starts_with("--spread-revision has no effect without --spread"), "{error}");
     }
 
     #[test]

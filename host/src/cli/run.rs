@@ -17,7 +17,7 @@ use super::{
     webhooks::WebhookArgs,
 };
 use crate::{
-    app::{Host, Options},
+    app::{self, Host, Options},
     cluster::{self, ConnectOptions},
     plugin::Mode,
 };
@@ -83,7 +83,7 @@ pub(super) fn main(mut args: Args) -> anyhow::Result<()> {
             mode: Mode::Granted,
             grace_period: settings.grace_period,
             webhooks,
-            election: settings.election.map(|lease| lease.in_namespace(&cluster.default_namespace())),
+            election: settings.election.map(|lease| lease.in_namespace(&cluster.default_namespace(), &app::machine())),
             check_accounts_every: settings.check_accounts_every,
         };
         Host::new(options, &cluster)?.run(endpoints, stop).await

@@ -40,6 +40,7 @@ use super::{
     serving::Serving,
 };
 use crate::{
+    acting::Acting,
     causes::with_causes,
     cluster,
     informer::{InformerKey, Lease, View},
@@ -93,7 +94,7 @@ impl Dispatch {
         });
         let fence = match &running.record {
             Some(record) => record.fence().clone(),
-            None => Arc::new(Fence::new(self.parts.acting.clone())),
+            None => Arc::new(Fence::new(self.parts.acting.of(name.as_str()))),
         };
         let prepared = self.prepare(&candidate, &running, fence, rights).await?;
         if !running.controllers.is_empty() || running.reviewing.is_some() {
@@ -122,16 +123,18 @@ impl Dispatch {
         let (name, manifest) = (candidate.revision.plugin(), candidate.revision.manifest());
         let grants = Arc::new(ArcSwap::new(with_rights(&candidate.grants, rights.as_ref())));
         let Parts { cluster, informers, writes, .. } = &self.parts;
-        let cluster =
-            cluster.for_plugin(name.as_str(), candidate.limits.requests()).acting_as(candidate.act_as.as_ref());
+        let cluster = cluster
+            .for_plugin(name.as_str(), candidate.limits.requests())
+            .acting_as(candidate.act_as.as_ref())
+            .fenced(fence.acting().clone());
         let (informers, writes) = (informers.clone(), writes.clone());
         let identity = candidate.identity.clone();
         let writer = Writer::new(cluster, informers, identity, grants.clone(), fence.clone(), writes);
-        let warm = self.warm(candidate);
+        let warm = self.warm(candidate, fence.acting());
         if self.parts.webhooks.is_none() && !candidate.webhooks.is_empty() {
             warn!(plugin = %name, "{}", reviewing::UNSERVED);
         }
-        self.install(name, &writer.as_host(), &manifest.crds).await?;
+        self.install(name, &writer.as_host(), fence.acting(), &manifest.crds).await?;
         drop(warm);
         self.check_watchable(manifest).await?;
 
@@ -290,6 +293,7 @@ impl Dispatch {
         }
         let old = active.plugins.insert(name.clone(), new.clone()).unwrap_or_default();
         drop(active);
+        self.parts.acting.look();
         if have_changed {
             self.reviewing_changed.send_replace(());
         }
@@ -303,9 +307,9 @@ impl Dispatch {
     }
 
     /// Begins to cache what a candidate needs while its CRDs wait until this process may act.
-    fn warm(&self, candidate: &Candidate) -> Vec<Arc<Lease>> {
+    fn warm(&self, candidate: &Candidate, acting: &Acting) -> Vec<Arc<Lease>> {
         let manifest = candidate.revision.manifest();
-        if manifest.crds.is_empty() || self.parts.acting.is_allowed() {
+        if manifest.crds.is_empty() || acting.is_allowed() {
             return Vec::new();
         }
         let leasing = Leasing { candidate, named: RefCell::default() };
@@ -317,6 +321,7 @@ impl Dispatch {
         &self,
         name: &PluginName,
         writer: &Writer,
+        acting: &Acting,
         definitions: &[String],
     ) -> Result<(), ActivateError> {
         if definitions.is_empty() {
@@ -325,12 +330,18 @@ impl Dispatch {
         let mut backoff = Backoff::new(backoff::RECONNECT, 0);
         let origin = Instant::now();
         loop {
-            let error = match writer.install(definitions, self.parts.webhooks.as_ref()).await {
+            // If none may begin, it only looks whether they are there.
+            let call = acting.begin();
+            let installed = writer.install(definitions, self.parts.webhooks.as_ref()).await;
+            drop(call);
+            let error = match installed {
                 Ok(()) => return Ok(()),
                 Err(CrdError::Install { source: writer::Error::Closed(Closed::NotActing), .. }) => {
                     let why = "this process may not act now; the plugin's CustomResourceDefinitions are installed when it may";
                     self.waiting.lock().insert(name.clone(), why.to_owned());
-                    self.parts.acting.allowed().await;
+                    self.pending.lock().insert(name.clone());
+                    self.parts.acting.look();
+                    acting.allowed().await;
                     continue;
                 }
                 Err(error) if !passes(&error) => return Err(ActivateError::new(&error)),
@@ -554,7 +565,7 @@ fn passes(error: &CrdError) -> bool {
     }
 }
 
-/// An activation that may wait. On drop, its entry in [`Dispatch::waiting`] is removed.
+/// An activation that may wait. On drop, its entries in [`Dispatch::waiting`] and [`Dispatch::pending`] are removed.
 struct Waiting<'a> {
     dispatch: &'a Dispatch,
     name: &'a PluginName,
@@ -563,5 +574,8 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.dispatch.waiting.lock().remove(self.name);
+        if self.dispatch.pending.lock().remove(self.name) {
+            self.dispatch.parts.acting.look();
+        }
     }
 }

@@ -304,6 +304,8 @@ impl Controller {
     /// Writes the postponed statuses of a controller that has ended, and their Events. The plugin's
     /// [fence](crate::writer::Fence) bounds how long this takes.
     pub(super) async fn write_deferred(&self) {
+        // Another host is about to act, or acts already.
+        let Some(_call) = self.record.acting().begin() else { return };
         let serving = self.serving();
         let writing = self.ledger.take_all_deferred().into_iter().map(async |(key, uid, Left { status, events })| {
             // Without a status, the Events wait for one that was not written. The next host finds the same difference.

@@ -256,6 +256,7 @@ pub(crate) fn register(registry: &mut Registry, calls: &Arc<Calls>, dispatch: &A
     metrics::register(registry, move |encoder| {
         reconciles(&calls, encoder)?;
         plugins(&calls, encoder)?;
+        acting(&dispatch, encoder)?;
         let controllers = controllers(&dispatch);
         queues(&controllers, encoder)?;
         wakes(&controllers, encoder)?;
@@ -294,6 +295,13 @@ fn reconciles(calls: &Calls, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result
 /// client-go's label of a workqueue, and controller-runtime's.
 fn queue(name: &str) -> Labels<'_, 2> {
     [("name", name), ("controller", name)]
+}
+
+fn acting(dispatch: &Dispatch, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let records = dispatch.records();
+    let acting =
+        records.iter().map(|record| ([("plugin", record.plugin().as_str())], u64::from(record.acting().is_allowed())));
+    gauges(encoder, "pilothouse_plugin_acting", "1 if this host acts for the plugin, 0 if another host does", acting)
 }
 
 fn plugins(calls: &Calls, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

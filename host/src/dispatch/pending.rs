@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{batch, hook::HookError};
-use crate::acting::Acting;
+use crate::acting::{Acting, Call};
 
 /// Changes in one call. A call costs some ten microseconds, which is little beside a hundred changes.
 const BATCH: usize = 100;
@@ -91,13 +91,15 @@ impl Pending {
         loop {
             acting.allowed().await;
             let added = self.added.notified();
+            let Some(call) = acting.begin() else { continue };
             let due = {
                 let backlog = &mut self.state.lock().backlog;
                 if let Some(batch) = backlog.take(self.origin.elapsed(), BATCH, BATCH_BYTES) {
-                    return Handed { pending: self, batch: Some(batch) };
+                    return Handed { pending: self, batch: Some(batch), _call: call };
                 }
                 backlog.next_due()
             };
+            drop(call);
             match due {
                 Some(due) => {
                     let _ = tokio::time::timeout_at(self.origin + due, added).await;
@@ -146,6 +148,7 @@ pub(super) struct Handed<'a> {
     pending: &'a Pending,
     /// `None` once the call has ended well.
     batch: Option<Batch>,
+    _call: Call,
 }
 
 impl Handed<'_> {

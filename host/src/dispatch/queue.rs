@@ -202,7 +202,7 @@ impl Queue {
     pub(super) fn finish(&self, item: &Item<Key>, next: Next) -> Duration {
         let (now, key) = (self.now(), item.key.clone());
         let again = match next {
-            Next::Done => None,
+            Next::Done | Next::GivenBack => None,
             Next::After(delay) => Some((delay, Cause::RequeueAfter)),
             Next::Retry | Next::RetryAfter(_) => {
                 let queue = self.keys.lock();
@@ -216,6 +216,7 @@ impl Queue {
         let mut queue = self.keys.lock();
         match next {
             Next::Done => queue.forget(&key),
+            Next::GivenBack => queue.add_after(now, key, item.priority, Duration::ZERO),
             Next::After(delay) => {
                 queue.forget(&key);
                 queue.add_after(now, key, item.priority, delay.max(wait));
@@ -264,6 +265,8 @@ impl Drop for Waits<'_> {
 pub(super) enum Next {
     /// It rests until something changes.
     Done,
+    /// It was not reconciled, and comes again as it was.
+    GivenBack,
     /// It comes again after this time.
     After(Duration),
     /// It is retried with backoff.
@@ -279,7 +282,7 @@ impl Next {
     fn at_least(self) -> Duration {
         match self {
             Self::RetryAfter(delay) => delay.min(RETRY_AFTER_MAX),
-            Self::Done | Self::After(_) | Self::Retry => Duration::ZERO,
+            Self::Done | Self::GivenBack | Self::After(_) | Self::Retry => Duration::ZERO,
         }
     }
 }

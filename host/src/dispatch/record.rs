@@ -190,7 +190,7 @@ impl Record {
         &self.fence
     }
 
-    /// Returns the switch of this process.
+    /// Returns the switch of the plugin.
     pub(super) fn acting(&self) -> &Acting {
         self.fence.acting()
     }

@@ -29,6 +29,7 @@ use super::{
     record::Record,
 };
 use crate::{
+    acting::Acting,
     guests::Account,
     informer::Lease,
     name::PluginName,
@@ -130,6 +131,11 @@ impl Reviewing {
     /// Returns the plugin.
     pub fn plugin(&self) -> &PluginName {
         &self.plugin
+    }
+
+    /// Returns the switch of the plugin.
+    pub fn acting(&self) -> &Acting {
+        self.record.acting()
     }
 
     /// Returns the identity under which the plugin's configurations are written.

@@ -144,7 +144,7 @@ impl Scene {
             writes: Arc::new(()),
             outbound: Outbound::new(Arc::default()),
             events: Events::start(api.cluster.clone(), acting.clone(), Arc::default(), "test", &Handle::current()),
-            acting,
+            acting: acting.into(),
             webhooks: None,
             clock: Clock::System,
         }));

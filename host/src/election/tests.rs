@@ -1,36 +1,30 @@
 //! Candidates against the embedded API server.
 #![allow(clippy::unwrap_used, reason = "a failed test should panic")]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pilothouse_apiserver::faults::{Answer, Delay, Fault, Requests, Rule, Verb};
-use pilothouse_core::key::Key;
+use pilothouse_core::key::{Key, TypeMeta};
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::testing::{Api, comes_true, config_map, soon};
 
-/// Calls of a host that never acts for long.
+/// How often a host began to act again.
 #[derive(Debug, Default)]
-struct Calls {
-    under_way: AtomicBool,
-    again: AtomicUsize,
-}
+struct Begins(AtomicUsize);
 
-impl Terms for Arc<Calls> {
-    fn is_over(&self) -> bool {
-        !self.under_way.load(Ordering::Relaxed)
-    }
-
-    fn begins_again(&self) {
-        self.again.fetch_add(1, Ordering::Relaxed);
+impl Terms for Arc<Begins> {
+    fn begins(&self, item: Option<&str>, is_again: bool) {
+        assert_eq!(item, None);
+        self.0.fetch_add(usize::from(is_again), Ordering::Relaxed);
     }
 }
 
 struct Host {
     acting: Acting,
     leadership: Leadership,
-    calls: Arc<Calls>,
+    begins: Arc<Begins>,
     stop: CancellationToken,
     running: JoinHandle<()>,
 }
@@ -43,15 +37,16 @@ impl Host {
             renew: Duration::from_secs(renew),
             retry: Duration::from_millis(200),
         };
-        let options = Options { namespace: "default".to_owned(), name: "pilothouse".to_owned(), timings };
-        let (acting, calls, stop) = (Acting::new(false), Arc::<Calls>::default(), CancellationToken::new());
+        let options =
+            Options { namespace: "default".to_owned(), name: "pilothouse".to_owned(), timings, revision: None };
+        let (acting, begins, stop) = (Acting::new(false), Arc::<Begins>::default(), CancellationToken::new());
         let candidate = Candidate::new(options, api.cluster.clone(), acting.clone(), name);
         let leadership = candidate.leadership();
         let running = tokio::spawn({
-            let (calls, stop) = (calls.clone(), stop.clone());
-            async move { candidate.run(&calls, stop).await }
+            let (begins, stop) = (begins.clone(), stop.clone());
+            async move { candidate.run(&begins, stop).await }
         });
-        Self { acting, leadership, calls, stop, running }
+        Self { acting, leadership, begins, stop, running }
     }
 
     async fn stop(self) {
@@ -81,7 +76,7 @@ async fn one_host_acts_and_another_takes_over_when_it_releases_the_lease() {
     let lease = lease(&api).await;
     assert_eq!(lease.pointer("/spec/leaseTransitions"), Some(&json!(1)));
     assert!(lease["spec"]["holderIdentity"].as_str().unwrap().starts_with("second_"));
-    assert_eq!(second.calls.again.load(Ordering::Relaxed), 0, "it was its first term");
+    assert_eq!(second.begins.0.load(Ordering::Relaxed), 0, "it was its first term");
 }
 
 #[tokio::test]
@@ -89,7 +84,7 @@ async fn a_host_that_cannot_renew_acts_no_more_and_begins_again_once_its_calls_a
     let api = Api::start().await;
     let host = Host::start(&api, "only", 1);
     soon("it acts", host.acting.allowed()).await;
-    host.calls.under_way.store(true, Ordering::Relaxed);
+    let call = host.acting.begin().unwrap();
     let refused =
         Rule::new(Fault::Status(Answer::code(500))).on(Requests::to("leases.coordination.k8s.io", &[Verb::Update]));
     let refused = api.server.faults().add(refused).unwrap();
@@ -98,9 +93,9 @@ async fn a_host_that_cannot_renew_acts_no_more_and_begins_again_once_its_calls_a
     api.server.faults().remove(refused);
     comes_true("it has looked", || host.leadership.describe().is_ok()).await;
     assert!(!host.acting.is_allowed(), "a call of its last term is under way");
-    host.calls.under_way.store(false, Ordering::Relaxed);
+    drop(call);
     soon("it acts again", host.acting.allowed()).await;
-    comes_true("it looks at everything again", || host.calls.again.load(Ordering::Relaxed) > 0).await;
+    comes_true("it looks at everything again", || host.begins.0.load(Ordering::Relaxed) > 0).await;
 }
 
 #[tokio::test]
@@ -161,24 +156,4 @@ async fn nothing_that_changes_anything_is_sent_after_the_end() {
     acting.allow_until(acting::now() + Duration::from_millis(20));
     let error = soon("it ends", under_way).await.unwrap().unwrap_err();
     assert!(matches!(&error, Error::Unreachable(why) if why.contains("given up")), "{error}");
-}
-
-#[test]
-fn lines_of_a_watch_say_how_the_lease_is_now() {
-    let line = |of_type: &str| {
-        let object = json!({"metadata": {"resourceVersion": "7"}, "spec": {"holderIdentity": "a"}});
-        changed(json!({"type": of_type, "object": object}).to_string().as_bytes())
-    };
-    let lease = line("MODIFIED").unwrap().unwrap();
-    assert_eq!((&*lease.version, record(&lease.object.unwrap()).holder()), ("7", Some("a")));
-    assert!(line("DELETED").unwrap().unwrap().object.is_none());
-    assert!(line("BOOKMARK").unwrap().is_none());
-    assert!(line("ERROR").is_none());
-    assert!(changed(b"{").is_none());
-}
-
-#[test]
-fn times_have_microseconds() {
-    let time = time();
-    assert!(time.len() == 27 && time.ends_with('Z') && time.contains('.'), "{time}");
 }

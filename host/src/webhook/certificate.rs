@@ -269,9 +269,7 @@ impl Source {
             );
         }
         let Some(new) = Stored::step(stored.as_ref(), hosts, Timestamp::now())? else { return Ok(stored) };
-        if !self.acting.is_allowed() {
-            return Ok(stored);
-        }
+        let Some(_call) = self.acting.begin() else { return Ok(stored) };
         let body = new.to_secret(namespace, name, live.as_ref()).to_string().into_bytes();
         let written = match live {
             None => self.cluster.create(&of, Some(namespace), body, MANAGER).await,

@@ -5,6 +5,8 @@
 //! when the plugin or its grant is gone. A configuration of a plugin that merely fails to load stays, so that its
 //! failure policy decides.
 //!
+//! The host that acts for a plugin writes its configurations. The host that does the host's own work deletes those of plugins that are gone.
+//!
 //! The keeper deletes only what names this host's address, so several hosts may share a cluster.
 
 use std::{
@@ -48,6 +50,9 @@ const PLUGIN: &str = "pilothouse.dev/plugin";
 
 /// Interval at which everything is compared again. A comparison sends no request.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Says that this host does not write a webhook's configuration.
+const OF_ANOTHER: &str = "another host acts for the plugin, and writes its configuration";
 
 /// Delay before a failed change is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -106,15 +111,21 @@ impl Keeper {
 
     /// Makes all configurations as they should be. Returns `false` if something failed and must be tried again.
     async fn keep(&self) -> bool {
-        self.parts.acting.allowed().await;
         let bundle = self.parts.endpoint.bundle().borrow().clone();
         if bundle.is_none() {
             return true;
         }
         let reviewing = self.parts.dispatch.reviewing();
         self.count(&reviewing);
-        let (mut is_kept, mut kept) = (true, Kept::default());
+        let (mut is_kept, mut is_all, mut kept) = (true, true, Kept::default());
         for one in &reviewing {
+            let Some(_call) = one.acting().begin() else {
+                is_all = false;
+                let paths = one.webhooks().into_iter().map(|webhook| admission_path(one.plugin(), &webhook.name));
+                let paths = paths.chain([conversion_path(one.plugin())]);
+                kept.by_path.extend(paths.map(|path| (path, Some(OF_ANOTHER.to_owned()))));
+                continue;
+            };
             let failed = self.keep_one(one).await.err().map(|error| {
                 let error = with_causes(&error);
                 warn!(plugin = %one.plugin(), error, "cannot apply the configuration of the plugin's webhooks");
@@ -133,7 +144,10 @@ impl Keeper {
         }
         is_kept &= self.remove_others(&reviewing, &mut kept).await;
         self.parts.board.keep(kept);
-        if is_kept && let Some(bundle) = bundle {
+        if is_kept
+            && is_all
+            && let Some(bundle) = bundle
+        {
             self.parts.endpoint.confirm(bundle);
         }
         is_kept
@@ -166,7 +180,7 @@ impl Keeper {
                 wanted.insert((webhook.of_type, name_of(one)), one.plugin());
             }
         }
-        let mut is_done = true;
+        let (mut is_done, call) = (true, self.parts.acting.begin());
         for (of_type, lease) in &self.leases {
             for live in lease.keys().iter().filter_map(|key| lease.get(key)) {
                 let configuration: Value = serde_json::from_str(&live.json()).unwrap_or_default();
@@ -182,6 +196,9 @@ impl Keeper {
                 };
                 if !is_gone {
                     kept.unanswered.extend(WebhookRow::unanswered(plugin, *of_type, &configuration));
+                    continue;
+                }
+                if call.is_none() {
                     continue;
                 }
                 let Parts { cluster, informers, acting, .. } = &self.parts;

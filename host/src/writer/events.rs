@@ -33,7 +33,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{debug, warn};
 
 use crate::{
-    acting::Acting,
+    acting::{Acting, Switches},
     causes::with_causes,
     clock::Clock,
     cluster::{self, Actor, Cluster, Patch, WriteOptions},
@@ -70,6 +70,13 @@ pub enum Source {
 }
 
 impl Source {
+    /// Returns the plugin.
+    fn plugin(&self) -> &PluginName {
+        match self {
+            Self::Host(plugin) | Self::Plugin(plugin) => plugin,
+        }
+    }
+
     /// Returns the reporting component: `From` in `kubectl describe`.
     fn component(&self) -> String {
         match self {
@@ -245,14 +252,20 @@ impl Counts {
 }
 
 impl Events {
-    /// Writes to `cluster`, on the runtime `io`, while `acting` is on. `instance` names this process among others, in
+    /// Writes to `cluster`, on the runtime `io`, while `acting` is on for the Event's plugin. `instance` names this process among others, in
     /// `reportingInstance`. Counts the Events of plugins in `plugins`.
-    pub fn start(cluster: Cluster, acting: Acting, plugins: Arc<PluginEvents>, instance: &str, io: &Handle) -> Self {
+    pub fn start(
+        cluster: Cluster,
+        acting: impl Into<Switches>,
+        plugins: Arc<PluginEvents>,
+        instance: &str,
+        io: &Handle,
+    ) -> Self {
         let (waiting, open) = (Arc::<Waiting>::default(), CancellationToken::new());
         let counts = Counts { host: Arc::default(), plugins };
         let recorder = Recorder {
             cluster: cluster.for_events(),
-            acting,
+            acting: acting.into(),
             instance: instance.to_owned(),
             counts: counts.clone(),
             correlator: Correlator::new(),
@@ -317,7 +330,7 @@ impl Events {
 
 struct Recorder {
     cluster: Cluster,
-    acting: Acting,
+    acting: Switches,
     instance: String,
     counts: Counts,
     correlator: Correlator<Subject, Reason>,
@@ -331,7 +344,8 @@ impl Recorder {
         loop {
             let draft = waiting.next().await;
             let (source, about) = &draft.subject;
-            if !self.acting.is_allowed() {
+            let acting = self.acting.of(source.plugin().as_str());
+            if !acting.is_allowed() {
                 self.counts.add(source, Fate::Dropped, 1);
                 continue;
             }
@@ -343,7 +357,7 @@ impl Recorder {
             };
             tokio::time::sleep(PACE.wait(used, self.origin.elapsed())).await;
             used = PACE.take(used, self.origin.elapsed());
-            let written = match timeout(WITHIN, self.write(&draft, &act)).await {
+            let written = match timeout(WITHIN, self.write(&draft, &act, acting)).await {
                 Ok(written) => written.map_err(|error| (is_expected(&error), with_causes(&error))),
                 Err(_) => Err((false, format!("no answer within {} s", WITHIN.as_secs()))),
             };
@@ -359,9 +373,9 @@ impl Recorder {
         }
     }
 
-    async fn write(&self, draft: &Draft, act: &Act) -> Result<(), cluster::Error> {
+    async fn write(&self, draft: &Draft, act: &Act, acting: Acting) -> Result<(), cluster::Error> {
         let of = TypeMeta::new("v1", "Event");
-        let cluster = self.cluster.clone().sent_by(draft.actor.clone());
+        let cluster = self.cluster.clone().sent_by(draft.actor.clone()).fenced(acting);
         // As for all Events about objects without a namespace.
         let namespace = draft.subject.1.key.namespace.as_deref().unwrap_or("default");
         let at = draft.at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();

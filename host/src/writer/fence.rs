@@ -47,7 +47,7 @@ impl Fence {
         Self { acting, origin: Instant::now(), closes: AtomicU64::new(OPEN) }
     }
 
-    /// Returns the switch of this process.
+    /// Returns the switch of the plugin.
     pub fn acting(&self) -> &Acting {
         &self.acting
     }

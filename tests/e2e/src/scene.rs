@@ -138,6 +138,12 @@ impl Scene {
         self.arguments = vec!["--check-accounts-every=1".to_owned()];
     }
 
+    /// Lets this test's hosts share the plugins, by Leases in a namespace. The times are those of [`Scene::elect`].
+    pub fn spread(&mut self, namespace: &str, timings: [u32; 3]) {
+        self.elect(namespace, timings);
+        self.arguments.push("--spread".to_owned());
+    }
+
     /// Lets this test's hosts serve metrics over TLS, with the certificate in `certificates`, and probes apart, each at
     /// a free port of the loopback address.
     pub fn serve_securely(&mut self, certificates: &Path) {

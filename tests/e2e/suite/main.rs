@@ -44,6 +44,7 @@ mod reload;
 mod resource_watch;
 mod restores;
 mod server;
+mod spread;
 mod starvation;
 mod text;
 mod thousand;
@@ -298,6 +299,12 @@ fn main() -> ExitCode {
             a_killed_api_server_comes_back_with_its_data,
             writes_are_counted_and_reads_are_not,
             a_variable_that_is_named_again_is_warned_of_and_cannot_be_applied,
+        }
+        spread {
+            hosts_share_plugins_and_one_that_joins_gets_some,
+            plugins_of_a_killed_host_are_others_when_its_lease_has_expired,
+            a_stopped_host_writes_nothing_for_plugins_that_are_others_meanwhile,
+            hosts_that_share_and_hosts_that_elect_one_do_not_act_at_once,
         }
         starvation { a_host_that_the_server_throttles_says_so_waits_and_loses_nothing }
         text {

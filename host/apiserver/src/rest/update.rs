@@ -29,6 +29,11 @@ pub(crate) async fn update(call: &mut Call<'_>, body: Decoded) -> Result<Answer>
     let version = meta_str(&value, "resourceVersion").to_owned();
     loop {
         let Some(current) = call.current() else {
+            let given = meta_str(&value, "uid");
+            if call.resource.create_on_update && call.part == Part::Object && !given.is_empty() {
+                let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: ");
+                return Err(Status::conflict(&call.resource.group_resource(), &call.key.name, &why));
+            }
             if call.resource.create_on_update && call.part == Part::Object {
                 return insert(call, value, Tracking::Update).await.map_err(|failure| failure.status(call));
             }

@@ -8,6 +8,7 @@ use crate::{
     acting::Acting,
     app::{Host, Options},
     dispatch::{Called, Hook, Observer as _},
+    election,
     metrics::encode,
     plugin::Mode,
     testing::Api,
@@ -71,7 +72,7 @@ async fn the_page_of_metrics_lists_what_is_exposed() {
     let api = Api::start().await;
     let (mode, grace_period) = (Mode::Granted, Duration::ZERO);
     let (namespace, name) = ("default".to_owned(), "pilothouse".to_owned());
-    let election = Some(election::Options { namespace, name, timings: Timings::default() });
+    let election = Some(election::Options { namespace, name, timings: Timings::default(), revision: None });
     let (plugins, stand_ins) = (PathBuf::from("none"), Vec::new());
     let check_accounts_every = grace_period;
     let options =

@@ -11,7 +11,8 @@ const METRICS: &str = include_str!("../../../../docs/metrics.md");
 const ALERTS: &str = include_str!("../../../../docs/operating/alerts.md");
 
 /// Every optional part at once.
-const EVERYTHING: [&str; 10] = [
+const EVERYTHING: [&str; 11] = [
+    "spread=true",
     "webhooks=true",
     "metrics={certificateSecret: certificates, serviceMonitor: true, alerts: true}",
     "rbac={clusterAdmin: true, rules: [{apiGroups: [a.example.com], resources: [apples], verbs: [get]}]}",
@@ -139,7 +140,10 @@ fn optional_parts_are_there_if_they_are_asked_for() {
     let egress = one(&with, "NetworkPolicy")["spec"]["egress"].as_array().unwrap();
     assert_eq!(egress.last(), Some(&json!({"ports": [{"port": 8080}]})));
     let container = &pod(&with)["containers"][0];
-    assert_eq!(container["env"], json!([{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]));
+    let proxy = || json!({"name": "HTTPS_PROXY", "value": "http://proxy:3128"});
+    assert_eq!(container["env"][1], proxy());
+    let objects = installed(&["env=[{name: HTTPS_PROXY, value: 'http://proxy:3128'}]"]);
+    assert_eq!(pod(&objects)["containers"][0]["env"], json!([proxy()]));
     assert_eq!(pod(&with)["priorityClassName"], "system-cluster-critical");
     assert_eq!(one(&with, "ServiceAccount")["metadata"]["annotations"], json!({"example.com/role": "host"}));
 
@@ -155,6 +159,30 @@ fn optional_parts_are_there_if_they_are_asked_for() {
         "RoleBinding house",
     ];
     assert_eq!(fewer, wanted);
+}
+
+#[test]
+fn hosts_that_share_the_plugins_know_their_replica_set_and_may_remove_leases() {
+    let installation = |settings: &[&str]| {
+        let objects = installed(settings);
+        let arguments = pod(&objects)["containers"][0]["args"].as_array().unwrap().clone();
+        (
+            arguments,
+            one(&objects, "Role")["rules"].as_array().unwrap().clone(),
+            pod(&objects)["containers"][0]["env"].clone(),
+        )
+    };
+    let (arguments, rules, env) = installation(&["spread=true"]);
+    assert!(
+        arguments.contains(&json!("--spread")) && arguments.contains(&json!("--spread-revision=$(POD_TEMPLATE_HASH)"))
+    );
+    let verbs = json!(["list", "watch", "create", "update", "delete"]);
+    assert_eq!(rules, [json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs})]);
+    let hash = json!({"fieldRef": {"fieldPath": "metadata.labels['pod-template-hash']"}});
+    assert_eq!(env, json!([{"name": "POD_TEMPLATE_HASH", "valueFrom": hash}]));
+    let (arguments, rules, env) = installation(&[]);
+    assert!(!arguments.iter().any(|argument| argument.as_str().unwrap().starts_with("--spread")));
+    assert_eq!((rules[0]["resourceNames"].clone(), rules.len(), env), (json!(["house"]), 2, Value::Null));
 }
 
 #[test]

@@ -180,7 +180,7 @@ impl<'a> World<'a> {
             writes: Arc::new(()),
             outbound: Outbound::instead(move |url| dialed.dial(url), Arc::default()),
             events,
-            acting,
+            acting: acting.into(),
             webhooks: Some(endpoint.clone()),
             clock,
         }));

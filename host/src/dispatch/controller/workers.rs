@@ -30,6 +30,7 @@ use tracing::error;
 
 use super::Controller;
 use crate::{
+    acting::Call,
     dispatch::{
         Attempt, ReconcileResult,
         queue::{Cause, Next, Taker},
@@ -89,8 +90,12 @@ impl Controller {
     async fn work(self: &Arc<Self>, number: usize) {
         let queue = self.ledger.queue();
         while let Some((item, storm)) = self.next_key(number).await {
+            let Some(call) = self.record.acting().begin() else {
+                queue.finish(&item, Next::GivenBack);
+                continue;
+            };
             self.workers.active.fetch_add(1, Ordering::Relaxed);
-            let mut taken = Taken { controller: self, item: &item, next: Next::Retry };
+            let mut taken = Taken { controller: self, item: &item, next: Next::Retry, _call: call };
             let began = Instant::now();
             self.observer.picked(self, item.waited);
             if let Some(storm) = storm {
@@ -173,7 +178,7 @@ struct Worker<'a> {
 
 impl Taker for Worker<'_> {
     fn goes_on(&self) -> bool {
-        self.controller.record.acting().is_allowed() && self.controller.workers.staff.keeps(self.number)
+        self.controller.record.acting().may_begin() && self.controller.workers.staff.keeps(self.number)
     }
 
     fn held_until(&self) -> Option<Instant> {
@@ -191,6 +196,7 @@ struct Taken<'a> {
     controller: &'a Controller,
     item: &'a Item<Key>,
     next: Next,
+    _call: Call,
 }
 
 impl Drop for Taken<'_> {

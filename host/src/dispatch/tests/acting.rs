@@ -14,7 +14,7 @@ async fn others_have_their_turns() {
 async fn no_key_is_reconciled_while_this_process_may_not_act() {
     let mut scene = Scene::new().await;
     scene.api.serve_apples().await;
-    let acting = scene.dispatch.parts.acting.clone();
+    let acting = scene.dispatch.parts.acting.host().clone();
     acting.set(false);
     scene.activate(&Guest::new()).await;
     let controller = scene.controller();
@@ -49,7 +49,7 @@ async fn no_key_is_reconciled_while_this_process_may_not_act() {
 async fn workers_that_wait_until_this_process_may_act_end_with_their_controller() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
-    scene.dispatch.parts.acting.set(false);
+    scene.dispatch.parts.acting.host().set(false);
     scene.activate(&Guest::new()).await;
     let controller = scene.controller();
     comes_true("they may work", || controller.wakes().staff.is_ready()).await;
@@ -61,7 +61,7 @@ async fn workers_that_wait_until_this_process_may_act_end_with_their_controller(
 async fn neither_map_nor_observe_is_called_while_this_process_may_not_act() {
     let scene = Scene::new().await;
     scene.api.serve_apples().await;
-    let acting = scene.dispatch.parts.acting.clone();
+    let acting = scene.dispatch.parts.acting.host().clone();
     acting.set(false);
     let guest = Guest::new().owns_nothing().maps("v1", "ConfigMap", Mapping::Plugin).map(MAPS);
     scene.activate(&guest.observes("v1", "ConfigMap").observe(TAKES)).await;
@@ -80,7 +80,7 @@ async fn neither_map_nor_observe_is_called_while_this_process_may_not_act() {
 async fn a_plugin_caches_what_it_needs_before_this_process_may_install_its_definitions() {
     let scene = Scene::new().await;
     scene.api.create(config_map("a")).await;
-    let acting = scene.dispatch.parts.acting.clone();
+    let acting = scene.dispatch.parts.acting.host().clone();
     acting.set(false);
     let definition = crate::testing::apples("Namespaced", &[("v1", true)]).to_string();
     let candidate = scene.candidate(&Guest::new().brings(definition)).await;
@@ -106,7 +106,28 @@ async fn a_plugin_whose_definitions_are_installed_serves_before_this_process_may
     let first = Guest::new().brings(definition.clone());
     scene.activate(&first).await;
     scene.dispatch.deactivate(&PluginName::new("apples").expect("a name")).await;
-    scene.dispatch.parts.acting.set(false);
+    scene.dispatch.parts.acting.host().set(false);
     scene.activate(&Guest::new().brings(definition)).await;
     assert_eq!(scene.api.requests("APPLY", "customresourcedefinitions").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_call_in_flight_is_finished_before_another_host_may_act_and_no_other_begins() {
+    let mut scene = Scene::new().await;
+    scene.api.serve_apples().await;
+    scene.activate(&waits_for_go()).await;
+    let (controller, acting) = (scene.controller(), scene.dispatch.parts.acting.host().clone());
+    scene.api.create(apple("a")).await;
+    comes_true("a call begins", || controller.active_workers() > 0).await;
+    acting.finish_until(crate::acting::now() + Duration::from_secs(3600));
+    scene.api.create(apple("b")).await;
+    comes_true("a key waits", || controller.ledger().queue().has_next()).await;
+    assert!(!acting.is_over());
+    scene.api.create(config_map("go")).await;
+    assert_eq!(scene.next().await, ReconcileResult::Success);
+    comes_true("the call is over", || acting.is_over()).await;
+    others_have_their_turns().await;
+    assert!(scene.ended.try_recv().is_err() && acting.is_over());
+    acting.set(true);
+    assert_eq!(scene.next().await, ReconcileResult::Success);
 }

@@ -130,7 +130,7 @@ async fn active() -> (Scene, FarEnd, Arc<Access>) {
 #[tokio::test]
 async fn no_request_to_another_server_begins_while_this_process_may_not_act() {
     let (scene, mut far, access) = active().await;
-    let acting = scene.dispatch.parts.acting.clone();
+    let acting = scene.dispatch.parts.acting.host().clone();
     let refused = Err("unreachable: not sent: this process may not act now".to_owned());
     acting.set(false);
     assert_eq!(ended(sent(&access, far.request(0))).await, refused);

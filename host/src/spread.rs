@@ -493,18 +493,19 @@ impl Participant {
     }
 
     /// Removes the host's own Lease. The last host gives up the table, too.
-    async fn leave(&self) -> Result<(), Error> {
-        let Options { namespace, name, .. } = self.options();
+    async fn leave(&mut self) -> Result<(), Error> {
+        let Options { namespace, name, .. } = &self.options().clone();
         let options = DeleteOptions { propagation: "Background", ..DeleteOptions::default() };
         match self.cluster.delete(&kind(), Some(namespace), self.spread.name(), &options).await {
             Err(error) if !error.is_not_found() => return Err(error),
             _ => info!(lease = self.spread.name(), "removed this host's Lease"),
         }
-        let released = self.table.election.release(&time());
-        let (Some(mut object), Some(released), true) = (self.known.table().cloned(), released, self.spread.is_last())
-        else {
-            return Ok(());
-        };
+        // A request that was given up half way may have arrived.
+        self.known.list().await?;
+        let is_last = self.known.hosts().next().is_none();
+        let Some(mut object) = self.known.table().filter(|_| is_last).cloned() else { return Ok(()) };
+        self.table.election.see(acting::now(), Some(record(&object)));
+        let Some(released) = self.table.election.release(&time()) else { return Ok(()) };
         if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
             annotations.remove(TABLE);
         }

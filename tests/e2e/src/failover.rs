@@ -14,6 +14,7 @@ pub mod judge;
 mod load;
 mod replica;
 mod report;
+pub mod update;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -29,6 +30,7 @@ use self::{
     replica::Replica,
 };
 use crate::{
+    apple::Apple,
     cluster::{Cluster, Kind},
     host::built,
     plugin::Plugin,
@@ -112,7 +114,8 @@ pub async fn run_alone(order: &Order, say: impl FnMut(&str)) -> Result<Report> {
 /// The run could not be executed.
 pub async fn run(scene: &mut Scene, order: &Order, mut say: impl FnMut(&str)) -> Result<Report> {
     let mut run = Run::start(scene, order).await?;
-    let load = Load::start(run.scene, order.objects, order.rate, &mut run.random).await?;
+    let apples: Vec<Apple> = (0..order.objects).map(|number| run.scene.apple(&format!("apple-{number}"))).collect();
+    let load = Load::start(&apples, order.rate, &mut run.random).await?;
     match order.election {
         None => run.all_write().await?,
         Some(_) => {
@@ -305,14 +308,7 @@ impl<'a> Run<'a> {
     /// Waits until nothing differs from the last specs, ends the hosts, and judges all that they have sent.
     async fn finish(mut self, order: &Order, changes: u64, rate: f64) -> Result<Report> {
         let over = now();
-        let mut wrong = Vec::new();
-        // An error here is that there are deviations.
-        let _settled = eventually("every object has what it asks for", async || {
-            wrong = deviations(self.scene).await?;
-            ensure!(wrong.is_empty(), "{} deviations", wrong.len());
-            Ok(())
-        })
-        .await;
+        let mut wrong = settled(self.scene).await;
         let settled_after = (now() - over).as_secs_f64();
         for replica in &mut self.replicas {
             replica.host.terminate().await?;
@@ -338,6 +334,19 @@ impl<'a> Run<'a> {
             wrong,
         })
     }
+}
+
+/// Waits until every object has what it asks for. Returns what differs if that does not come.
+async fn settled(scene: &Scene) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let settled = eventually("every object has what it asks for", async || {
+        wrong = deviations(scene).await?;
+        ensure!(wrong.is_empty(), "{} deviations", wrong.len());
+        Ok(())
+    })
+    .await;
+    wrong.extend(settled.err().map(|error| format!("{error:#}")));
+    wrong
 }
 
 /// Copies the audit log and the hosts' logs to `target/failover`, for whoever looks for the reason.

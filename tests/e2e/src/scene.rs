@@ -144,6 +144,11 @@ impl Scene {
         self.arguments.push("--spread".to_owned());
     }
 
+    /// Adds an argument of this test's hosts.
+    pub(crate) fn add_argument(&mut self, argument: String) {
+        self.arguments.push(argument);
+    }
+
     /// Lets this test's hosts serve metrics over TLS, with the certificate in `certificates`, and probes apart, each at
     /// a free port of the loopback address.
     pub fn serve_securely(&mut self, certificates: &Path) {

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use pilothouse_e2e::{
     Scene,
     cluster::Kind,
-    failover::{Order, judge::Fault, run},
+    failover::{Order, judge::Fault, run, update},
     suite::NotHere,
 };
 
@@ -31,5 +31,18 @@ pub(crate) async fn without_leader_election_two_hosts_are_found_at_one_key(mut s
     let report = run(&mut scene, &order, |_| {}).await?;
     let overlaps = report.faults.iter().filter(|fault| matches!(fault, Fault::Overlap { .. })).count();
     ensure!(overlaps > 0, "the judge finds nothing: {}", report.table());
+    Ok(())
+}
+
+pub(crate) async fn a_rolling_update_of_hosts_that_share_plugins_moves_each_twice_at_most_and_loses_nothing(
+    mut scene: Scene,
+) -> Result<()> {
+    if scene.cluster.kind() == Kind::Embedded {
+        return Err(NotHere(NO_LOG).into());
+    }
+    let updated = update::run(&mut scene, [6, 4, 1], 100, 35).await?;
+    ensure!(updated.wrong.is_empty(), "{updated:#?}");
+    ensure!(updated.moves.values().any(|moves| *moves > 0), "no plugin has moved: {updated:#?}");
+    ensure!(updated.judged.shared > 0, "no key was written by several hosts: {updated:#?}");
     Ok(())
 }

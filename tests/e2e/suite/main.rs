@@ -157,6 +157,7 @@ fn main() -> ExitCode {
         failover {
             an_acting_host_that_is_struck_is_followed_by_one_other_and_nothing_is_lost,
             without_leader_election_two_hosts_are_found_at_one_key,
+            a_rolling_update_of_hosts_that_share_plugins_moves_each_twice_at_most_and_loses_nothing,
         }
         figures { figures_of_a_plugin_carry_its_name_alone }
         finalizers {

@@ -3,12 +3,16 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
+use pilothouse_core::spread::Table;
 use pilothouse_real::audit::Event;
 
 use super::judge::{At, Claim, Name, Write};
 
 /// The name of the Lease of leader election.
 const LEASE: &str = "pilothouse";
+
+/// The annotation of the Lease that says who owns which plugin.
+const TABLE: &str = "pilothouse.dev/table";
 
 /// How much later than others a request may be logged.
 const LATE: Duration = Duration::from_secs(60);
@@ -20,6 +24,8 @@ pub(super) struct History {
     accounts: String,
     pub(super) claims: Vec<Claim>,
     pub(super) writes: Vec<Write>,
+    /// Who owned which plugin, with the version of the Lease: only with `--spread`.
+    tables: Vec<(u64, Table)>,
     /// Hosts and keys. They occur often.
     texts: HashSet<Arc<str>>,
 }
@@ -41,7 +47,13 @@ impl History {
                     self.writes.push(Write { host, key, received: event.received, done: event.done });
                 }
             } else if event.is_write() && event.succeeded() && event.object_ref.name == LEASE {
-                self.claims.push(claim(host, &event)?);
+                let claim = claim(host, &event)?;
+                let table = event.request_object.pointer("/metadata/annotations").and_then(|all| all[TABLE].as_str());
+                if let Some(table) = table {
+                    let table = serde_json::from_str(table).context("not a table of owners")?;
+                    self.tables.push((claim.version, table));
+                }
+                self.claims.push(claim);
             }
         }
         Ok(())
@@ -54,6 +66,13 @@ impl History {
         let new: Arc<str> = text.into();
         self.texts.insert(new.clone());
         new
+    }
+
+    /// Returns all tables of owners, in order.
+    pub(super) fn tables(&self) -> Vec<&Table> {
+        let mut tables: Vec<&(u64, Table)> = self.tables.iter().collect();
+        tables.sort_by_key(|(version, _)| *version);
+        tables.into_iter().map(|(_, table)| table).collect()
     }
 
     /// Returns the host that holds the Lease, and when the server got its last claim.
@@ -169,6 +188,18 @@ mod tests {
         assert_eq!(history.holder(), None);
         assert_eq!(history.claims.len(), 2);
         assert!(history.writes.is_empty());
+    }
+
+    #[test]
+    fn tables_of_owners_are_in_the_order_of_versions() {
+        let table = |version: &str, text: &str| {
+            let mut event = lease("host-1", "(spread)", version, 200);
+            event["requestObject"]["metadata"] = json!({"annotations": {TABLE: text}});
+            event
+        };
+        let history = history(&[table("10", r#"{"a":{"owner":"x"}}"#), table("9", "{}")]);
+        let sizes: Vec<usize> = history.tables().iter().map(|table| table.0.len()).collect();
+        assert_eq!(sizes, [0, 1]);
     }
 
     #[test]

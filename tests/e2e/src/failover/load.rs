@@ -42,10 +42,9 @@ struct Shared {
 }
 
 impl Load {
-    /// Creates `objects` MyApples, and begins to change them, `rate` times a second together.
-    pub(super) async fn start(scene: &Scene, objects: u32, rate: u32, random: &mut Random) -> Result<Self> {
-        let apples: Vec<Apple> = (0..objects).map(|number| scene.apple(&format!("apple-{number}"))).collect();
-        stream::iter(&apples)
+    /// Creates MyApples, and begins to change them, `rate` times a second together.
+    pub(super) async fn start(apples: &[Apple], rate: u32, random: &mut Random) -> Result<Self> {
+        stream::iter(apples)
             .map(async |apple| apple.create(2).await.map(drop))
             .buffer_unordered(usize::try_from(WRITERS)?)
             .try_collect::<()>()
@@ -107,11 +106,12 @@ async fn write(shared: Arc<Shared>, own: Vec<Apple>, every: Duration, mut random
     Ok(())
 }
 
-/// Returns what differs from the specs of all MyApples.
+/// Returns what differs from the specs of all MyApples of the server.
 pub(super) async fn deviations(scene: &Scene) -> Result<Vec<String>> {
-    let apples: Api<DynamicObject> = Api::namespaced_with(scene.client(), &scene.namespace, &resource());
+    let apples: Api<DynamicObject> = Api::all_with(scene.client(), &resource());
     let apples = apples.list(&ListParams::default()).await.context("cannot list the MyApples")?;
-    let maps = scene.config_maps().list(&ListParams::default()).await.context("cannot list the ConfigMaps")?;
+    let maps: Api<ConfigMap> = Api::all(scene.client());
+    let maps = maps.list(&ListParams::default()).await.context("cannot list the ConfigMaps")?;
     let mut children: BTreeMap<&str, Vec<&ConfigMap>> = BTreeMap::new();
     for map in &maps {
         for owner in map.owner_references().iter().filter(|owner| owner.controller == Some(true)) {

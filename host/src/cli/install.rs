@@ -157,10 +157,20 @@ fn objects(namespace: &str, name: &str, values: &Value) -> anyhow::Result<String
     }
 }
 
+/// What hosts do that needs rights.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Uses {
+    /// They serve webhooks.
+    pub(super) webhooks: bool,
+    /// They share the plugins.
+    pub(super) spread: bool,
+}
+
 /// Returns the Roles and bindings of an installation as YAML documents.
-pub(super) fn rbac(namespace: &str, name: &str, webhooks: bool) -> anyhow::Result<String> {
+pub(super) fn rbac(namespace: &str, name: &str, uses: Uses) -> anyhow::Result<String> {
     let mut values = changed_values(&[], &[])?;
-    values["webhooks"] = webhooks.into();
+    values["webhooks"] = uses.webhooks.into();
+    values["spread"] = uses.spread.into();
     let scope = json!({"Values": values, "Release": {"Namespace": namespace, "Name": name}});
     template::render(chart_file("templates/rbac.yaml"), &scope).context("cannot render templates/rbac.yaml")
 }

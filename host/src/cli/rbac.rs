@@ -51,6 +51,9 @@ pub(super) struct Args {
     /// The name of the host's service account, its Lease and its Roles
     #[arg(long, value_name = "NAME", default_value = "pilothouse", value_parser = install::label)]
     name: String,
+    /// The hosts run with --spread
+    #[arg(long)]
+    spread: bool,
     /// Print how a cluster's grants differ, instead of rules
     #[arg(long)]
     diff: bool,
@@ -75,10 +78,11 @@ pub(super) fn main(args: Args) -> ExitCode {
 
 /// Returns `false` if the cluster differs.
 async fn run(args: Args) -> anyhow::Result<bool> {
-    let Args { plugins, namespace, name, diff, kubeconfig, context } = args;
+    let Args { plugins, namespace, name, spread, diff, kubeconfig, context } = args;
     let plugins = read_all(&plugins).await?;
     let host = ServiceAccount { namespace, name };
-    let mut all = roles::of_chart(&install::rbac(&host.namespace, &host.name, serve_webhooks(&plugins))?, &host)?;
+    let uses = install::Uses { webhooks: serve_webhooks(&plugins), spread };
+    let mut all = roles::of_chart(&install::rbac(&host.namespace, &host.name, uses)?, &host)?;
     let needs = needs(&plugins, &host);
     all.extend(roles::of_needs(&needs, &host, &host.name));
     if diff {

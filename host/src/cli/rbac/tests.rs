@@ -123,7 +123,8 @@ fn what_a_plugin_needs_is_granted_to_the_host_or_to_its_own_account() {
 #[test]
 fn every_rule_of_the_chart_has_a_reason() {
     let host = ServiceAccount { namespace: "ship".to_owned(), name: "house".to_owned() };
-    let of_chart = roles::of_chart(&install::rbac("ship", "house", true).unwrap(), &host).unwrap();
+    let uses = install::Uses { webhooks: true, spread: false };
+    let of_chart = roles::of_chart(&install::rbac("ship", "house", uses).unwrap(), &host).unwrap();
     let kinds: Vec<_> = of_chart.iter().map(|role| role.namespace.as_deref()).collect();
     assert_eq!(kinds, [Some("ship"), None]);
     for role in &of_chart {
@@ -131,4 +132,14 @@ fn every_rule_of_the_chart_has_a_reason() {
     }
     let verbs: BTreeSet<_> = of_chart.iter().flat_map(|role| &role.rules).flat_map(|rule| &rule.verbs).collect();
     assert!(verbs.contains(&"update".to_owned()));
+}
+
+#[test]
+fn hosts_that_share_plugins_create_and_delete_leases() {
+    let host = ServiceAccount { namespace: "ship".to_owned(), name: "house".to_owned() };
+    let printed = |spread| {
+        let uses = install::Uses { webhooks: false, spread };
+        documents(&roles::of_chart(&install::rbac("ship", "house", uses).unwrap(), &host).unwrap(), &host)
+    };
+    assert!(printed(true).contains("delete") && !printed(false).contains("delete"), "{}", printed(true));
 }

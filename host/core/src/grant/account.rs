@@ -197,7 +197,7 @@ mod tests {
             ("orchard/a/b", "\"a/b\" is not the name of a service account"),
             ("'orchard/a:b'", "\"a:b\" is not the name of a service account"),
             ("Orchard/a", "\"Orchard\" is not the name of a namespace"),
-            ("[orchard, apples]", "write NAMESPACE/NAME, or"),
+            ("{}", "write NAMESPACE/NAME, or"),
             ("{namespace: orchard}", "write NAMESPACE/NAME, or"),
             ("{namespace: a, name: b, by: magic}", "write NAMESPACE/NAME, or"),
             ("{namespace: a, name: b, expirationSeconds: 600}", "for `by: token` only"),

@@ -515,11 +515,11 @@ fn mistakes_in_a_file_are_named() {
     let wrong = |yaml: &str| file(yaml).unwrap_err();
     let grant = |rest: &str| wrong(&format!("grants:\n  - {{ apiVersion: v1, kind: Pod, {rest} }}\n"));
     assert_snapshot!(wrong("enable: true"), @r"
-    error: line 1 column 1: unknown field `enable`, expected one of enabled, identity, config, grants, http, webhooks, limits
+    error: line 1 column 1: unknown field `enable`, expected one of enabled, identity, serviceAccount, config, grants, http, webhooks, limits
      --> <input>:1:1
       |
     1 | enable: true
-      | ^ unknown field `enable`, expected one of enabled, identity, config, grants, http, webhooks, limits
+      | ^ unknown field `enable`, expected one of enabled, identity, serviceAccount, config, grants, http, webhooks, limits
     ");
     assert_snapshot!(wrong("limits: { memoryMB: 1 }"), @r"
     error: line 1 column 11: unknown field `memoryMB`, expected one of memoryMiB, totalMemoryMiB, watches, metricSeries, timeoutMs, hostCalls, hostMiB, reuse, maxConcurrency, cpuWeight, cpuMilli, reconcilesPerSecond, requestsPerSecond, httpRequestsPerSecond, backoffBaseMs, backoffCapMs

@@ -7,7 +7,7 @@
 //!  host-2 (standby) ── relay ── its account ──►     └── specs, children ──► deviations
 //! ```
 //!
-//! [`judge`] is pure, and its own tests show what it finds.
+//! [`judge`](mod@judge) is pure, and its own tests show what it finds.
 
 mod history;
 pub mod judge;

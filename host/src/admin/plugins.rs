@@ -43,8 +43,8 @@ pub struct PluginRow {
     pub load_failure: Option<Failure>,
     /// What its next revision waits for.
     pub waiting: Option<String>,
-    /// What its service account may not read, permissions that it asks for and is not granted, predicates that are switched off, kinds that it observes by
-    /// pattern and does not get, and finalizers that it left on objects.
+    /// What its service account may not read, and permissions that it asks for and is not granted. Predicates that are switched off, kinds that it
+    /// observes by pattern and does not get, and finalizers that it left on objects.
     pub warnings: Vec<String>,
     /// Processor time on the guests' threads.
     pub cpu_seconds: f64,

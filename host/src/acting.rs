@@ -15,8 +15,8 @@
 //! | Secret with the webhooks' certificates | `webhook/certificate.rs`, before it is written | waits |
 //!
 //! With leader election one switch is on for a time, which each renewal of the Lease prolongs. With spread each plugin has its own switch, and
-//! the host's own work has one ([`Switches`]). Nobody has to turn a switch off: it is off when its time is over, also if this process was stopped
-//! or the machine was suspended meanwhile.
+//! the host's own work has one ([`Switches`]). A switch turns itself off when its time is over, also if this process was stopped or the machine was
+//! suspended meanwhile.
 //!
 //! The fence of all of them is the API client itself: [`Cluster::fenced`](crate::cluster::Cluster::fenced) sends nothing that changes
 //! anything while the switch is off, and gives up what is under way when it is turned off. A call's later writes are refused.

@@ -74,7 +74,7 @@ pub struct Options {
     pub grace_period: Duration,
     /// How webhooks are served. `None` serves none.
     pub webhooks: Option<Arc<webhook::Options>>,
-    /// The Lease that says who acts. With `None` this host acts, whoever else does.
+    /// The Lease that says who acts. With `None` this host acts, even if others do.
     pub election: Option<election::Options>,
     /// How often the service accounts of plugins are checked.
     pub check_accounts_every: Duration,

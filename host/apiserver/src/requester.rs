@@ -1,7 +1,7 @@
 //! Who sends a request, and what RBAC lets them do.
 //!
-//! Whoever names nobody may do everything. A token of a service account and `Impersonate-User` name somebody, whom
-//! [`allows`] judges. As kube-apiserver, this server lets everybody ask about themselves.
+//! A request without a token and without `Impersonate-User` may do everything. Otherwise [`allows`] judges the service
+//! account or the user. As on kube-apiserver, every user may ask what they themselves may do.
 
 use http::{HeaderMap, HeaderName, header};
 
@@ -58,7 +58,7 @@ impl Named {
     }
 }
 
-/// Checks that whoever sends the request for a resource may do what it asks for. `verb` is that of the metrics.
+/// Checks that the sender of a request for a resource may do what it asks for. `verb` is that of the metrics.
 pub(crate) fn authorize(
     server: &Server,
     headers: &HeaderMap,

@@ -6,7 +6,7 @@
 //! over. So the last question stands right before the bytes leave: where hyper takes the body, into the same buffer as
 //! the head.
 //!
-//! With a proxy there is no such client, and only the first question is asked.
+//! Requests through a proxy use kube's own client, so only the first question is asked.
 
 use std::{
     pin::Pin,

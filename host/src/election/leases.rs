@@ -79,7 +79,7 @@ pub(crate) struct Change {
 
 /// An open watch of Leases.
 pub(crate) struct Watch {
-    /// Nobody waits for this lock: it makes the watch `Sync`.
+    /// The lock is always free. It makes the watch `Sync`.
     stream: Mutex<Stream>,
     buffer: Vec<u8>,
 }

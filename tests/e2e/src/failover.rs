@@ -349,7 +349,7 @@ async fn settled(scene: &Scene) -> Vec<String> {
     wrong
 }
 
-/// Copies the audit log and the hosts' logs to `target/failover`, for whoever looks for the reason.
+/// Copies the audit log and the hosts' logs to `target/failover`, where a person can look for the reason.
 fn keep(scene: &Scene, log: &audit::Log) -> Result<()> {
     let folder = built("failover");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

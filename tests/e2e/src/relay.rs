@@ -18,7 +18,7 @@ use tokio::{
 pub enum Line {
     /// Bytes pass.
     Open,
-    /// No byte passes, and neither side is told. When the line opens again, what was sent meanwhile is lost, and the connections end.
+    /// No byte passes, and neither side learns of it. Bytes sent meanwhile are lost, and the connections end when the line opens again.
     Silent,
     /// They end, and new ones end at once.
     Closed,

@@ -60,7 +60,7 @@ impl Access {
         })
     }
 
-    /// Returns `true` if whoever may do this may do the other one, too.
+    /// Returns `true` if an account that may do this may do the other one, too.
     fn covers(&self, other: &Self) -> bool {
         let all = |own: &str, other: &str| own == "*" || own == other;
         self.account == other.account

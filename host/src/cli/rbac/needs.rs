@@ -27,7 +27,7 @@ const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io/v1", "CustomResourceDef
 pub(super) struct Resource {
     pub(super) plural: String,
     pub(super) namespaced: bool,
-    /// `true` if nobody knows the kind, and its plural is a guess.
+    /// `true` if the kind is unknown, and its plural is a guess.
     pub(super) is_guessed: bool,
 }
 

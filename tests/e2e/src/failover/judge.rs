@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_later_renewal_does_not_excuse_an_earlier_write() {
-        // Stopped for a while, it writes first and renews then. Nobody has taken the Lease meanwhile.
+        // It was stopped, writes first and renews then. No other host has taken the Lease meanwhile.
         let history = [("a", 0.0, true), ("a", 20.0, true)];
         let found = faults(&history, &[("a", "x", 19.0), ("a", "y", 20.1)]);
         assert_eq!(found, ["a wrote x 19.000 s after its last renewal of the Lease"]);

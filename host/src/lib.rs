@@ -10,10 +10,13 @@
 //!
 //! A module imports only modules that stand before it in this list; `tests/layers.rs` checks it.
 //!
-//! 1. `causes`, `yaml`, [`name`], [`allocator`], `prompt`, `acting`, `connections`, `tls`, `metrics`, `clock`: errors
-//!    with their causes, administrators' files, plugins' names, memory that returns to the system, priorities of
-//!    threads, whether this process may act, connections of servers, their certificates, families of samples, the time
-//!    of day
+//! 1. What all others may use:
+//!    - `causes`, `prompt`, `clock`: errors with their causes, priorities of threads, the time of day
+//!    - `yaml`, [`name`]: administrators' files, plugins' names
+//!    - [`allocator`]: memory that returns to the system
+//!    - `acting`: whether this process may act
+//!    - `connections`, `tls`, `proxy`: connections of servers, their certificates, connections through a proxy
+//!    - `metrics`: families of samples
 //! 2. [`guests`]: the threads that plugins run on
 //! 3. [`cluster`]: the API server
 //! 4. [`election`], `spread`: which of several hosts acts, and for which plugins
@@ -51,6 +54,7 @@ pub mod name;
 mod outbound;
 pub mod plugin;
 mod prompt;
+mod proxy;
 #[allow(unreachable_pub, reason = "`pub` is what a room offers to the others")]
 mod references;
 mod spread;

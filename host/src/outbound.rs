@@ -16,7 +16,6 @@ mod client;
 mod connect;
 pub(crate) mod metrics;
 mod pool;
-mod proxy;
 mod redirect;
 
 pub use client::{Admission, Client, Outbound};

@@ -186,7 +186,12 @@ pub(super) fn client(
     config.connect_timeout = Some(Duration::from_secs(10));
     let url = config.cluster_url.to_string();
     let no_client = |source| ConnectError::Client { url: url.clone(), source: Box::new(source) };
-    let watches = http2::client(&config, connections).map_err(no_client)?;
+    // Watches never share a pool with other requests: a connection is read by the thread that has opened it, and those
+    // of watches belong to the thread that reads their events.
+    let watches = match http2::client(&config, connections).map_err(no_client)? {
+        Some(watches) => watches,
+        None => kube::Client::try_from(config.clone()).map_err(no_client)?,
+    };
     let changes = changes::client(&config).map_err(no_client)?;
     let mut bare = config.clone();
     bare.auth_info = Default::default();

@@ -43,10 +43,10 @@ const EARLY: Duration = Duration::from_secs(30);
 /// A client and the files that it was created from.
 pub(super) struct NewClient {
     pub(super) client: kube::Client,
-    /// The client for watches, if they share connections.
-    pub(super) watches: Option<kube::Client>,
-    /// The client for requests that change something, if it can ask whether they may.
-    pub(super) changes: Option<kube::Client>,
+    /// The client for watches.
+    pub(super) watches: kube::Client,
+    /// The client for requests that change something.
+    pub(super) changes: kube::Client,
     /// The settings of a client of the same server without credentials.
     pub(super) bare: kube::Config,
     /// Files whose content is in the client.
@@ -65,6 +65,7 @@ pub(super) struct Credentials {
 
 struct CurrentClient {
     client: kube::Client,
+    /// This and the next are `None` if the client is given, and never replaced.
     watches: Option<kube::Client>,
     changes: Option<kube::Client>,
     bare: Bare,
@@ -92,10 +93,7 @@ impl Bare {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let client = match changes::client(config)? {
-            Some(client) => client,
-            None => kube::Client::try_from(config.clone())?,
-        };
+        let client = changes::client(config)?;
         Ok(self.client.get_or_init(|| client))
     }
 }
@@ -253,6 +251,7 @@ async fn new_client(
         let NewClient { client, watches, changes, bare, files } = make()?;
         let ends = client.valid_until().map(SystemTime::from);
         let digest = digest(&files, &digests).unwrap_or_default();
+        let (watches, changes) = (Some(watches), Some(changes));
         Ok(CurrentClient { client, watches, changes, bare: Bare::new(Some(bare)), files, digest, ends })
     });
     task.await.unwrap_or_else(|error| Err(ConnectError::GivenUp(error.to_string())))

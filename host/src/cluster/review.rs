@@ -9,8 +9,9 @@ use bytes::Bytes;
 use http::Method;
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus},
-    authorization::v1::{SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus},
+    authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus},
 };
+use pilothouse_core::grant::ServiceAccount;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Cluster, Error, request::build};
@@ -43,6 +44,21 @@ impl Cluster {
     ) -> Result<SubjectAccessReviewStatus, Error> {
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
         Ok(self.review(ACCESS, &review).await?.status.unwrap_or_default())
+    }
+
+    /// Returns whether a service account may do something with a resource.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    pub(crate) async fn may(&self, account: &ServiceAccount, what: ResourceAttributes) -> Result<bool, Error> {
+        let spec = SubjectAccessReviewSpec {
+            user: Some(account.user()),
+            groups: Some(account.groups().to_vec()),
+            resource_attributes: Some(what),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let status = self.review_access(spec).await?;
+        Ok(status.allowed && status.denied != Some(true))
     }
 
     async fn review<R: Serialize + DeserializeOwned>(&self, path: &str, review: &R) -> Result<R, Error> {

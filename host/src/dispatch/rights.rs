@@ -17,7 +17,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, future::try_join_all, stream};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use pilothouse_core::grant::{Changes, LeaseScope, Right, Rights, ServiceAccount};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -202,19 +202,12 @@ async fn ask(
             verb: Some(verb.to_owned()),
             ..ResourceAttributes::default()
         };
-        let spec = SubjectAccessReviewSpec {
-            user: Some(account.user()),
-            groups: Some(account.groups().to_vec()),
-            resource_attributes: Some(attributes),
-            ..SubjectAccessReviewSpec::default()
-        };
-        Ok::<_, cluster::Error>((verb, cluster.review_access(spec).await?))
+        Ok::<_, cluster::Error>((verb, cluster.may(account, attributes).await?))
     });
     let denied: Vec<&str> = try_join_all(reviews)
         .await?
         .into_iter()
-        .filter(|(_, status)| !status.allowed || status.denied == Some(true))
-        .map(|(verb, _)| verb)
+        .filter_map(|(verb, is_allowed)| (!is_allowed).then_some(verb))
         .collect();
     if denied.is_empty() {
         return Ok(Some(Right::Given));

@@ -5,22 +5,23 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use http::Uri;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::{
+    client::legacy::connect::HttpConnector,
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+};
 use kube::client::ConfigExt as _;
 use pilothouse_core::http::{Host, Url, is_link_local, is_public};
 use rustls::{CertificateError, ClientConfig, pki_types::ServerName};
 use tokio::{
-    io::DuplexStream,
+    io::{AsyncRead, AsyncWrite, DuplexStream},
     net::TcpStream,
     sync::{OnceCell, Semaphore},
 };
 use tokio_rustls::TlsConnector;
+use tower::Service;
 
-use super::{
-    pool::Connection,
-    proxy::{self, Stream},
-};
-use crate::{causes::with_causes, cluster, wasm::HttpError};
+use super::pool::Connection;
+use crate::{causes::with_causes, cluster, proxy::Proxied, wasm::HttpError};
 
 /// Addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 8;
@@ -45,6 +46,11 @@ pub(super) type Proxies = dyn Fn(&Uri) -> Result<Option<Uri>, String> + Send + S
 
 /// Opens a connection in place of one to a server.
 pub(super) type Dial = dyn Fn(&Url) -> DuplexStream + Send + Sync;
+
+/// A connection to a server or a proxy.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Opens connections for all plugins.
 pub(super) struct Connector {
@@ -93,7 +99,7 @@ impl Connector {
                 let tls = self.tls().await?;
                 let failed =
                     |error| HttpError::Unreachable(format!("cannot reach {} through the proxy: {error}", url.origin()));
-                proxy::tunnel(&proxy, uri, &tls).await.map_err(failed)?
+                tunnel(&proxy, uri, &tls).await.map_err(failed)?
             }
             None => {
                 let addresses = self.addresses(url, lookups).await?;
@@ -176,6 +182,29 @@ pub(super) fn check_public(host: &Host, addresses: &[SocketAddr], private: bool)
         }
     }
     Ok(())
+}
+
+/// Opens a tunnel through `proxy` to the host and port of `target`.
+///
+/// # Errors
+/// The proxy cannot be reached, or refuses.
+async fn tunnel(proxy: &Uri, target: Uri, tls: &ClientConfig) -> Result<Box<dyn Stream>, String> {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    Ok(match Proxied::new(proxy, http, tls) {
+        Proxied::Socks(socks) => Box::new(opened(socks, target).await?.into_inner()),
+        Proxied::Https(tunnel) => Box::new(TokioIo::new(opened(tunnel, target).await?)),
+        Proxied::Http(tunnel) => Box::new(opened(tunnel, target).await?.into_inner()),
+    })
+}
+
+async fn opened<S>(mut connector: S, target: Uri) -> Result<S::Response, String>
+where
+    S: Service<Uri>,
+    S::Error: std::fmt::Display,
+{
+    std::future::poll_fn(|context| connector.poll_ready(context)).await.map_err(|error| error.to_string())?;
+    connector.call(target).await.map_err(|error| error.to_string())
 }
 
 /// Connects to the first address that accepts.

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use pilothouse_core::{grant::ServiceAccount, key::TypeMeta, list::list_page};
 use serde_json::Value;
 
@@ -117,13 +117,7 @@ async fn is_allowed(cluster: &Cluster, access: &Access) -> anyhow::Result<bool> 
         verb: Some(verb.clone()),
         ..ResourceAttributes::default()
     };
-    let spec = SubjectAccessReviewSpec {
-        user: Some(account.user()),
-        groups: Some(account.groups().to_vec()),
-        resource_attributes: Some(attributes),
-        ..SubjectAccessReviewSpec::default()
-    };
-    Ok(cluster.review_access(spec).await.context("cannot ask what an account may do")?.allowed)
+    cluster.may(account, attributes).await.context("cannot ask what an account may do")
 }
 
 /// Returns what bindings grant these accounts by name, and the binding.

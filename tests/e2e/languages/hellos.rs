@@ -7,7 +7,7 @@ use kube::{
     Api, Resource,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
-use pilothouse_e2e::{Plugin, Scene, eventually};
+use pilothouse_e2e::{Image, Installation, Kind, Plugin, Scene, eventually};
 use serde_json::{from_value, json};
 
 use crate::toolchains::{self, root};
@@ -28,7 +28,18 @@ pub(crate) async fn go_greets(scene: Scene) -> Result<()> {
 async fn greets(scene: &Scene, name: &str, wasm: Vec<u8>) -> Result<()> {
     let grants = root().join("plugins").join(name).join(format!("{name}.yaml"));
     let yaml = fs::read_to_string(grants).context("the plugin has no grants")?;
-    let host = scene.with(&[Plugin { name: name.to_owned(), wasm, yaml: Some(yaml) }])?.host().await?;
+    scene.with(&[Plugin { name: name.to_owned(), wasm, yaml: Some(yaml) }])?;
+    let host = match scene.cluster.kind() {
+        Kind::Embedded => scene.host().await?,
+        // As in a cluster: in the Deployment's pod, with the printed rights alone.
+        Kind::Real => {
+            let image = Image::packed(scene, "image")?;
+            let claim = "plugins.volume={persistentVolumeClaim: {claimName: plugins}}";
+            let installation = Installation::start(scene, &image, Some(claim)).await?;
+            installation.plugins_serve().await?;
+            installation.host
+        }
+    };
     let hello = GroupVersionKind::gvk("example.com", "v1", "Hello");
     let namespace = scene.config_maps().namespace().unwrap_or("default").to_owned();
     let resource = ApiResource::from_gvk_with_plural(&hello, "hellos");

@@ -51,6 +51,7 @@ pub(crate) enum Access {
     Kubeconfig(PathBuf),
     Environment(Environment),
     Pod(Pod),
+    Container(Pod, Container),
 }
 
 /// What a person's machine gives a host: variables, the folder in which it starts, and names of hosts.
@@ -124,11 +125,29 @@ impl Pod {
     }
 }
 
+/// What a container of a pod gives a host besides [`Pod`].
+#[derive(Clone, Debug)]
+pub(crate) struct Container {
+    /// Folders of this machine, and where the host sees them.
+    pub(crate) mounts: Vec<(PathBuf, PathBuf)>,
+    /// All arguments.
+    pub(crate) arguments: Vec<String>,
+}
+
 impl Order {
     /// Returns the command that starts the binary, without arguments.
     fn command(&self) -> Result<Command> {
         let program = || std::path::absolute(binary()?).context("no working directory");
         match (&self.image, &self.access) {
+            (Some(files), Access::Container(pod, container)) => {
+                let mut mounts: Vec<(&Path, &Path)> =
+                    container.mounts.iter().map(|(here, there)| (&**here, &**there)).collect();
+                mounts.push((&pod.service_account, Path::new(SERVICE_ACCOUNT)));
+                let mut command = image::command(files, &mounts);
+                pod.set_environment(&mut command)?;
+                Ok(command)
+            }
+            (None, Access::Container(..)) => bail!("a container runs in the files of an image"),
             (Some(files), access) => {
                 let mut mounts = vec![(&*self.plugins, &*self.plugins), (&*self.cache, &*self.cache)];
                 match access {
@@ -136,7 +155,7 @@ impl Order {
                         let folder = file.parent().context("the kubeconfig is in no folder")?;
                         mounts.push((folder, folder));
                     }
-                    Access::Environment(_) => bail!("a container has no such environment"),
+                    Access::Environment(_) | Access::Container(..) => bail!("a container has no such environment"),
                     Access::Pod(pod) => mounts.push((&pod.service_account, Path::new(SERVICE_ACCOUNT))),
                 }
                 let mut command = image::command(files, &mounts);
@@ -157,26 +176,36 @@ impl Order {
             (None, Access::Pod(pod)) => pod.command(&program()?),
         }
     }
+
+    /// Returns the command that starts the host.
+    fn command_line(&self) -> Result<Command> {
+        let mut command = self.command()?;
+        if let Access::Container(_, container) = &self.access {
+            command.args(&container.arguments);
+            return Ok(command);
+        }
+        command.arg("run").arg("--plugins").arg(&self.plugins).arg("--cache-dir").arg(&self.cache);
+        if let Access::Kubeconfig(kubeconfig) = &self.access {
+            command.arg("--kubeconfig").arg(kubeconfig);
+        }
+        command.args(["--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
+        // Most tests look at everything, at one address and without credentials.
+        if !self.arguments.iter().any(|argument| argument.starts_with("--metrics-")) {
+            command.args(["--metrics-address=127.0.0.1:0", "--health-probe-address=0"]);
+        }
+        // Most tests are about a host that is alone, and not about who acts.
+        if !self.arguments.iter().any(|argument| argument.starts_with("--leader-elect")) {
+            command.arg("--leader-elect=false");
+        }
+        command.args(&self.arguments);
+        Ok(command)
+    }
 }
 
 impl Host {
     /// Starts the binary and returns at once.
     pub(crate) fn start(order: Order) -> Result<Self> {
-        let mut command = order.command()?;
-        command.arg("run").arg("--plugins").arg(&order.plugins).arg("--cache-dir").arg(&order.cache);
-        if let Access::Kubeconfig(kubeconfig) = &order.access {
-            command.arg("--kubeconfig").arg(kubeconfig);
-        }
-        command.args(["--log-format", "json"]).env_remove("PILOTHOUSE_LOG");
-        // Most tests look at everything, at one address and without credentials.
-        if !order.arguments.iter().any(|argument| argument.starts_with("--metrics-")) {
-            command.args(["--metrics-address=127.0.0.1:0", "--health-probe-address=0"]);
-        }
-        // Most tests are about a host that is alone, and not about who acts.
-        if !order.arguments.iter().any(|argument| argument.starts_with("--leader-elect")) {
-            command.arg("--leader-elect=false");
-        }
-        command.args(&order.arguments);
+        let command = order.command_line()?;
         let earlier = std::fs::read_dir(&order.logs).context("cannot read the folder for logs")?.count();
         let log = order.logs.join(format!("host-{}.log", earlier + 1));
         let process = Process::start("the host", command, &log)?;
@@ -188,11 +217,20 @@ impl Host {
     /// # Errors
     /// The log cannot be read.
     pub fn log(&self) -> Result<Vec<LogLine>> {
-        let bytes = std::fs::read(self.process.log()).context("cannot read the host's log")?;
-        Ok(String::from_utf8_lossy(&bytes)
+        Ok(self
+            .text()?
             .lines()
             .map(|line| LogLine { value: serde_json::from_str(line).unwrap_or(Value::Null), text: line.to_owned() })
             .collect())
+    }
+
+    /// Returns its whole log as it is.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn text(&self) -> Result<String> {
+        let bytes = std::fs::read(self.process.log()).context("cannot read the host's log")?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Waits for a log line that contains all of `parts`, and returns it.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::host::binary;
+use crate::{host::binary, scene::Scene, suite::NotHere};
 
 /// An unpacked image.
 #[derive(Debug)]
@@ -21,6 +21,19 @@ pub struct Image {
 }
 
 impl Image {
+    /// Packs the image in a folder `name` of the scene.
+    ///
+    /// # Errors
+    /// [`NotHere`] where the script has no certificates. Otherwise as [`Image::pack`].
+    pub fn packed(scene: &Scene, name: &str) -> Result<Self> {
+        if !Path::new("/usr/share/ca-certificates/mozilla").is_dir() {
+            return Err(NotHere("no CA certificates for the image: Debian's package ca-certificates has them").into());
+        }
+        let folder = scene.folder().join(name);
+        fs::create_dir(&folder).context("cannot create a folder for the image")?;
+        Self::pack(&folder)
+    }
+
     /// Packs the binary under test, and unpacks the image, both in `folder`. Checks the digests on the way.
     ///
     /// # Errors
@@ -95,6 +108,11 @@ impl Image {
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         run(command(&self.files(), &[]).args(arguments))
     }
+}
+
+/// Returns `true` if this machine gives processes namespaces of their own.
+pub fn may_unshare() -> bool {
+    Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success())
 }
 
 /// Returns a command that runs the image's entry point as user 65532, without capabilities and environment, in the files

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use wit_component::{ComponentEncoder, LibraryInfo};
 
-use crate::host::built;
+use crate::{examples, host::built};
 
 /// Colors that the guest `nonsense` takes as instructions. Each makes it return another invalid outcome.
 pub const MISTAKES: [&str; 12] = [
@@ -104,6 +104,15 @@ impl Plugin {
     /// The plugin is not built. The error says how to build it.
     pub fn kubelet_stand_in() -> Result<Self> {
         Self::example("kubelet-stand-in").map(Self::enabled)
+    }
+
+    /// Returns all plugins that `make plugins` builds, enabled, with their own grants.
+    ///
+    /// # Errors
+    /// A plugin is not built. The error says how to build it.
+    pub fn examples() -> Result<Vec<Self>> {
+        let names = examples::folders()?.into_iter().filter_map(|folder| Some(folder.file_name()?.to_owned()));
+        names.map(|name| Self::example(&name.to_string_lossy()).map(Self::enabled)).collect()
     }
 
     /// Enables a plugin whose file says that it is not.

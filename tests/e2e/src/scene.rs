@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::{
     apple::{Apple, resource},
     cluster::Cluster,
-    host::{Access, Environment, Host, Order, Pod, built},
+    host::{Access, Container, Environment, Host, Order, Pod, built},
     image::Image,
     plugin::{Plugin, Plugins},
     wait::eventually,
@@ -200,6 +200,19 @@ impl Scene {
     /// The host does not start.
     pub fn host_in(&self, pod: Pod) -> Result<Host> {
         self.host_with(Access::Pod(pod))
+    }
+
+    /// Starts a host as a container of a pod, in the files of an image.
+    pub(crate) fn host_of(&self, image: &Image, pod: Pod, container: Container) -> Result<Host> {
+        Host::start(Order {
+            plugins: self.plugins.path().to_owned(),
+            cache: self.cache.clone(),
+            is_full: false,
+            access: Access::Container(pod, container),
+            image: Some(image.files().to_owned()),
+            logs: self.logs.folder.path().to_owned(),
+            arguments: Vec::new(),
+        })
     }
 
     fn host_with(&self, access: Access) -> Result<Host> {

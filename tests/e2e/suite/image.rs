@@ -7,24 +7,16 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pilothouse_e2e::{Image, Plugin, Pod, Scene, cluster::Kind, suite::NotHere};
+use pilothouse_e2e::{
+    Image, Plugin, Pod, Scene, cluster::Kind, image::may_unshare, install::server_and_ca, suite::NotHere,
+};
 use serde_json::json;
 
-use crate::pod::{Account, may_unshare, server_and_ca, write};
-
-/// Packs the image in a folder of the scene. Fails with [`NotHere`] where the script has no certificates.
-fn packed(scene: &Scene, name: &str) -> Result<Image> {
-    if !Path::new("/usr/share/ca-certificates/mozilla").is_dir() {
-        return Err(NotHere("no CA certificates for the image: Debian's package ca-certificates has them").into());
-    }
-    let folder = scene.folder().join(name);
-    fs::create_dir(&folder).context("cannot create a folder for the image")?;
-    Image::pack(&folder)
-}
+use crate::pod::{Account, write};
 
 pub(crate) async fn an_image_has_what_the_host_needs_and_is_the_same_each_time(scene: Scene) -> Result<()> {
-    let image = packed(&scene, "first")?;
-    let again = packed(&scene, "again")?;
+    let image = Image::packed(&scene, "first")?;
+    let again = Image::packed(&scene, "again")?;
     ensure!(fs::read(image.archive())? == fs::read(again.archive())?, "a second image differs from the first");
 
     let is_library = |path: &String| path.starts_with("lib/") && path.contains(".so");
@@ -74,7 +66,7 @@ pub(crate) async fn a_host_works_in_the_files_of_its_image_alone(mut scene: Scen
     if !may_unshare() {
         return Err(NotHere("no namespaces of one's own (unshare -rm)").into());
     }
-    let image = packed(&scene, "image")?;
+    let image = Image::packed(&scene, "image")?;
     let version = image.run(&["--version"])?;
     ensure!(version.starts_with(concat!("pilothouse ", env!("CARGO_PKG_VERSION"))), "--version prints {version}");
 

@@ -1,11 +1,12 @@
 //! A host as in a pod: a service account's token in a file and the server's address in the environment, but no
 //! kubeconfig.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use kube::config::Kubeconfig;
-use pilothouse_e2e::{Plugin, Pod, Scene, cluster::Kind, suite::NotHere, wait::within};
+use pilothouse_e2e::{
+    Plugin, Pod, Scene, cluster::Kind, image::may_unshare, install::server_and_ca, suite::NotHere, wait::within,
+};
 use serde_json::{Value, json};
 
 /// The host reads the token file again after at most a minute. The plugin's next retry comes at most a minute later.
@@ -47,20 +48,6 @@ pub(crate) fn write(folder: &Path, name: &str, content: &[u8]) -> Result<()> {
     let new = folder.join(format!("{name}.new"));
     std::fs::write(&new, content).with_context(|| format!("cannot write {}", new.display()))?;
     std::fs::rename(&new, folder.join(name)).with_context(|| format!("cannot put {name} in its place"))
-}
-
-pub(crate) fn may_unshare() -> bool {
-    Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success())
-}
-
-/// Returns the server's address and certificate authority from a kubeconfig.
-pub(crate) fn server_and_ca(kubeconfig: &Path) -> Result<(http::Uri, Vec<u8>)> {
-    let file = Kubeconfig::read_from(kubeconfig).context("cannot read the cluster's kubeconfig")?;
-    let cluster = file.clusters.into_iter().find_map(|cluster| cluster.cluster).context("it names no cluster")?;
-    let server = cluster.server.context("it has no address")?.parse().context("its address is no URL")?;
-    let ca = cluster.certificate_authority_data.context("it has no certificate authority")?;
-    let k8s_openapi::ByteString(ca) = serde_json::from_value(ca.into()).context("its authority is not base64")?;
-    Ok((server, ca))
 }
 
 /// A service account with all permissions.

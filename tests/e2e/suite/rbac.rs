@@ -1,18 +1,25 @@
 //! `pilothouse rbac`: what it prints is enough, and without any of its rules a named thing fails.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, ensure};
 use http::{Request, header};
 use kube::client::Body;
 use pilothouse_apiserver::yaml;
 use pilothouse_e2e::{
-    Host, Plugin, Scene, ServiceAccount,
+    Apple, Host, Plugin, Scene, ServiceAccount,
     account::{is_judged, set_rules},
     eventually, host,
     plugin::Permission,
 };
 use serde_json::{Value, json};
+
+use crate::watches;
+
+const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 
 /// The command's output and exit code.
 fn rbac(plugins: &Path, account: &ServiceAccount, more: &[&str]) -> Result<(String, Option<i32>)> {
@@ -115,7 +122,8 @@ async fn is_named(host: &mut Host, user: &str, rule: &Value) -> Result<()> {
                 && verbs.iter().any(|verb| line.contains(verb.as_str()))
                 && resources.iter().any(|resource| {
                     // The message has quotes, which are escaped in the log.
-                    line.contains(&format!("resource \"{resource}\""))
+                    resource == "*"
+                        || line.contains(&format!("resource \"{resource}\""))
                         || line.contains(&format!("resource \\\"{resource}\\\""))
                         || line.contains(&format!(" {resource}"))
                 })
@@ -173,59 +181,175 @@ pub(crate) async fn the_printed_rules_are_enough_and_without_any_of_them_a_named
     .await?;
     account.may(&json!([])).await?;
 
-    let kubeconfig = account.kubeconfig(&admin, scene.folder()).await?;
-    let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}", account.namespace, account.name);
-    let elects = [
-        "--leader-elect".to_owned(),
-        format!("--leader-elect-resource-namespace={}", account.namespace),
-        format!("--leader-elect-resource-name={}", account.name),
-    ];
-    scene.run_with(&elects);
-    let mut host = scene.host_as(kubeconfig.clone())?;
-    host.ready().await?;
-    let gala = scene.apple("gala");
-    gala.create(2).await?.settles().await?;
-    gala.scale(1).await?;
-    gala.settles().await?;
-    scene.apple_in(&told, "gala").create(1).await?.status_is("ripe", |status| status["available"] == 1).await?;
-    host.code_is_optimized().await?;
-    host.terminate().await?;
+    let host = Hosting::new(&mut scene, account, &[]).await?;
+    host.each_rule_is_needed(&mut scene, &roles, &[&told], &[], async |scene: &Scene, host: &mut Host| {
+        let gala = scene.apple("gala");
+        gala.create(2).await?.settles().await?;
+        gala.scale(1).await?;
+        gala.settles().await?;
+        scene.apple_in(&told, "gala").create(1).await?.status_is("ripe", |status| status["available"] == 1).await?;
+        host.code_is_optimized().await
+    })
+    .await
+}
 
-    for role in &roles {
-        for (at, rule) in role.rules.iter().enumerate() {
-            let mut others = role.rules.clone();
-            others.remove(at);
-            set_rules(&scene.client(), &role.path, &json!(others)).await?;
-            is_judged(&scene.client(), &role.first_access(rule), &role.user, false).await?;
-            // The next host creates it.
-            delete(&scene, &lease).await?;
-            let asks_for_metrics = rule["resources"][0] == "tokenreviews";
-            if asks_for_metrics {
-                let secure = ["--metrics-address=127.0.0.1:0", "--metrics-secure=true", "--health-probe-address=0"];
-                scene.run_with(&elects.iter().map(String::as_str).chain(secure).map(str::to_owned).collect::<Vec<_>>());
+/// Resources whose rules the first test removes.
+const SHOWN_ABOVE: [&str; 4] = ["events", "leases", "subjectaccessreviews", "tokenreviews"];
+
+pub(crate) async fn the_rules_for_webhooks_references_patterns_and_tokens_are_needed_too(
+    mut scene: Scene,
+) -> Result<()> {
+    scene.with_cache_of_its_own();
+    watches::clear(&scene).await?;
+    watches::define(&scene, "Pear").await?;
+    let told = format!("{}-told", scene.namespace);
+    scene.create_namespace(&told).await?;
+    let account =
+        ServiceAccount::create(scene.client(), &scene.namespace, &format!("host-{}", scene.namespace)).await?;
+    let by_token = json!({"namespace": scene.namespace, "name": "apples", "by": "token"});
+    let here = Permission::of_myapple().map(|permission| permission.within(&scene.namespace));
+    let own = Plugin::myapple()?.granted(&[here.as_slice(), &[Permission::of_its_crd()]].concat());
+    let own = own.with("serviceAccount", &by_token)?;
+    let place = |name: &str, key: &str| json!({"namespace": scene.namespace, "name": name, "key": key});
+    let config = json!({
+        "motd": {"valueFrom": {"secretKeyRef": place("texts", "motd")}},
+        "signature": {"valueFrom": {"configMapKeyRef": place("names", "signature")}},
+    });
+    let there = Permission::of_myapple().map(|permission| permission.within(&told));
+    let configured = Plugin::guest("configured")?.granted(&there).with("config", &config)?;
+    let only_here = format!("kubernetes.io/metadata.name={}", scene.namespace);
+    let config = json!({
+        "configMap": {"namespace": scene.namespace, "name": "allowed"}, "namespaces": only_here,
+    });
+    let policy = Plugin::example("registry-policy")?.with("config", &config)?;
+    let read = json!({"apiVersion": "v1", "kind": "ConfigMap", "verbs": ["read"], "namespaces": [scene.namespace]});
+    let policy = policy.with("grants", &json!([read]))?;
+    let following = Plugin::guest("following")?.granted(&[Permission::to(&["read"], "example.com/*", "*")]);
+    scene.with(&[own, configured, policy, following])?;
+    for (kind, object) in [
+        ("secrets", json!({"metadata": {"name": "texts"}, "stringData": {"motd": "hello"}})),
+        ("configmaps", json!({"metadata": {"name": "names"}, "data": {"signature": "W."}})),
+    ] {
+        let path = format!("/api/v1/namespaces/{}/{kind}", scene.namespace);
+        let request = Request::post(&path).header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(object.to_string().into_bytes())?;
+        scene.client().request::<Value>(request).await.with_context(|| format!("cannot create at {path}"))?;
+    }
+
+    let (printed, code) = rbac(scene.plugins.path(), &account, &[])?;
+    ensure!(code == Some(0), "{printed}");
+    let roles = applied(&scene, &printed).await?;
+    let service = format!("{}/{}", account.namespace, account.name);
+    let port = pilothouse_real::port::free()?;
+    let webhooks = [format!("--webhook-service={service}:{port}"), format!("--webhook-address=127.0.0.1:{port}")];
+    let host = Hosting::new(&mut scene, account, &webhooks).await?;
+    host.each_rule_is_needed(&mut scene, &roles, &[&told], &SHOWN_ABOVE, async |scene: &Scene, host: &mut Host| {
+        scene.apple("gala").create(1).await?.settles().await?;
+        watches::grow(scene, "Pear", "williams").await?;
+        host.logs(&["observed", "added Pear williams"]).await?;
+        scene.apple_in(&told, "gala").create(1).await?.status_is("ripe", |status| status["available"] == 1).await?;
+        eventually("the API server has the webhooks", async || {
+            let rows = host.webhooks().await?;
+            ensure!(rows.iter().any(|row| row["plugin"] == "registry-policy"), "{rows:?}");
+            Ok(())
+        })
+        .await?;
+        host.code_is_optimized().await
+    })
+    .await?;
+    // Nobody serves it any more.
+    delete(&scene, &format!("{WEBHOOKS}?labelSelector=app.kubernetes.io/managed-by=pilothouse")).await
+}
+
+/// Hosts that elect the one that acts and use the account alone.
+struct Hosting {
+    account: ServiceAccount,
+    kubeconfig: PathBuf,
+    /// Further arguments.
+    arguments: Vec<String>,
+}
+
+impl Hosting {
+    async fn new(scene: &mut Scene, account: ServiceAccount, more: &[String]) -> Result<Self> {
+        let kubeconfig = account.kubeconfig(&scene.cluster.kubeconfig(), scene.folder()).await?;
+        let elects = [
+            "--leader-elect".to_owned(),
+            format!("--leader-elect-resource-namespace={}", account.namespace),
+            format!("--leader-elect-resource-name={}", account.name),
+        ];
+        Ok(Self { account, kubeconfig, arguments: [&elects, more].concat() })
+    }
+
+    /// Removes what earlier hosts made, so that the next host makes it: the Lease, and the certificates.
+    async fn forget(&self, scene: &Scene) -> Result<()> {
+        let ServiceAccount { namespace, name, .. } = &self.account;
+        delete(scene, &format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")).await?;
+        delete(scene, &format!("/api/v1/namespaces/{namespace}/secrets/{name}-tls")).await
+    }
+
+    /// Checks that the Roles are enough for `work`. Then removes each rule in turn, starts a host, and waits until it
+    /// names what it lacks. There is a new MyApple each time, in the namespace of the scene and in those of `places`.
+    /// Leaves out the rules for the resources `but`.
+    async fn each_rule_is_needed(
+        &self,
+        scene: &mut Scene,
+        roles: &[Role],
+        places: &[&str],
+        but: &[&str],
+        work: impl AsyncFn(&Scene, &mut Host) -> Result<()>,
+    ) -> Result<()> {
+        scene.run_with(&self.arguments);
+        let mut host = scene.host_as(self.kubeconfig.clone())?;
+        host.ready().await?;
+        work(scene, &mut host).await?;
+        host.terminate().await?;
+
+        for role in roles {
+            for (at, rule) in role.rules.iter().enumerate() {
+                if rule["resources"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .any(|resource| but.iter().any(|but| resource == but))
+                {
+                    continue;
+                }
+                let mut others = role.rules.clone();
+                others.remove(at);
+                set_rules(&scene.client(), &role.path, &json!(others)).await?;
+                is_judged(&scene.client(), &role.first_access(rule), &role.user, false).await?;
+                self.forget(scene).await?;
+                let asks_for_metrics = rule["resources"][0] == "tokenreviews";
+                if asks_for_metrics {
+                    let secure = ["--metrics-address=127.0.0.1:0", "--metrics-secure=true", "--health-probe-address=0"];
+                    scene.run_with(&[&self.arguments[..], &secure.map(str::to_owned)].concat());
+                }
+                let mut host = scene.host_as(self.kubeconfig.clone())?;
+                if asks_for_metrics {
+                    let line = host.logs(&["serving metrics"]).await?;
+                    ask_for_metrics(line.field("address").context("no address")?).await?;
+                }
+                let before = roles.iter().take_while(|other| other.path != role.path).count();
+                let name = format!("a{}", before * 100 + at);
+                let elsewhere = places.iter().map(|place| scene.apple_in(place, &name));
+                let apples: Vec<Apple> = std::iter::once(scene.apple(&name)).chain(elsewhere).collect();
+                for apple in &apples {
+                    apple.create(1).await?;
+                }
+                is_named(&mut host, &role.user, rule).await.with_context(|| format!("{} without {rule}", role.path))?;
+                drop(host);
+                scene.run_with(&self.arguments);
+                for apple in &apples {
+                    apple.delete().await?;
+                }
+                set_rules(&scene.client(), &role.path, &json!(role.rules)).await?;
             }
-            let mut host = scene.host_as(kubeconfig.clone())?;
-            if asks_for_metrics {
-                let line = host.logs(&["serving metrics"]).await?;
-                ask_for_metrics(line.field("address").context("no address")?).await?;
-            }
-            let name = format!("a{}", roles.iter().take_while(|other| other.path != role.path).count() * 100 + at);
-            for apple in [scene.apple(&name), scene.apple_in(&told, &name)] {
-                apple.create(1).await?;
-            }
-            is_named(&mut host, &role.user, rule).await.with_context(|| format!("{} without {rule}", role.path))?;
-            drop(host);
-            scene.run_with(&elects);
-            for apple in [scene.apple(&name), scene.apple_in(&told, &name)] {
-                apple.delete().await?;
-            }
-            set_rules(&scene.client(), &role.path, &json!(role.rules)).await?;
         }
+        for role in roles {
+            delete(scene, &role.path).await?;
+        }
+        Ok(())
     }
-    for role in &roles {
-        delete(&scene, &role.path).await?;
-    }
-    Ok(())
 }
 
 /// Asks for metrics over TLS with some token.

@@ -12,6 +12,8 @@ use anyhow::{Context, Result, ensure};
 use kube::config::{AuthInfo, ExecConfig, Kubeconfig};
 use pilothouse_e2e::{
     Environment, Host, Plugin, Pod, Scene,
+    image::may_unshare,
+    install::server_and_ca,
     proxy::{self, Proxy},
     relay::Relay,
     suite::NotHere,
@@ -19,7 +21,7 @@ use pilothouse_e2e::{
 };
 use serde_json::{Value, from_value, json};
 
-use crate::pod::{self, Account, may_unshare, server_and_ca};
+use crate::pod::{self, Account};
 
 const NO_REAL_SERVER: NotHere = NotHere("the embedded API server has no TLS, and asks for no credentials");
 

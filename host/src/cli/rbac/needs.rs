@@ -138,7 +138,9 @@ impl Collecting<'_> {
             let selects = |of: &TypeMeta| of.selects(&permission.of) || permission.of.selects(of);
             permission.verbs.contains(&Verb::Read)
                 && permission.subresource.is_none()
-                && manifest.patterns.iter().any(|pattern| selects(&pattern.watch.of))
+                && manifest.patterns.iter().any(|pattern| {
+                    selects(&pattern.watch.of) && !pattern.except.iter().any(|except| except.selects(&permission.of))
+                })
         };
         for permission in allowed.iter().filter(observed) {
             let watch = Watch { namespaces: permission.namespaces.clone(), ..Watch::all(permission.of.clone()) };

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use pilothouse_core::{
     grant::AdminFile,
     key::TypeMeta,
-    manifest::{Controller, Manifest, Permission, Verb, Watch, raw},
+    manifest::{Controller, Manifest, Permission, Verb, Watch, WatchPattern, raw},
     object::Subresource,
 };
 
@@ -118,6 +118,26 @@ fn what_a_plugin_needs_is_granted_to_the_host_or_to_its_own_account() {
     assert_snapshot!("as_account", rules(&printed("serviceAccount: shop/apples")));
     let by_token = printed("serviceAccount: {namespace: shop, name: apples, by: token}");
     assert!(by_token.contains("resources: [serviceaccounts/token]\n    resourceNames: [apples]\n    verbs: [create]"));
+}
+
+#[test]
+fn a_kind_that_a_pattern_excludes_is_not_cached() {
+    let all = Watch::all(TypeMeta::new("*", "*"));
+    let mut manifest = Manifest { controllers: Vec::new(), ..apples() };
+    manifest.permissions = vec![asks("*", "*", &[Verb::Read])];
+    let file = "grants: [{apiVersion: v1, kind: ConfigMap, verbs: [read]}]";
+    let file: AdminFile = serde_saphyr::from_str(file).unwrap();
+    let host = ServiceAccount { namespace: "ship".to_owned(), name: "house".to_owned() };
+    for (except, verbs) in [(Vec::new(), "[get, list, watch]"), (vec![TypeMeta::new("v1", "ConfigMap")], "[get, list]")]
+    {
+        manifest.patterns = vec![WatchPattern { watch: all.clone(), except, with_verbs: Vec::new() }];
+        let resources = Resources::of([&manifest]);
+        let mut collecting = Collecting { host: &host, resources: &resources, needs: Needs::new() };
+        collecting.add(&PluginName::new("apples").unwrap(), &manifest, &file);
+        let roles = roles::of_needs(&collecting.needs, &host, &host.name);
+        let text: String = roles.iter().map(|role| roles::print(role, "house")).collect();
+        assert!(text.contains(&format!("resources: [configmaps]\n    verbs: {verbs}\n")), "{text}");
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ async fn greets(scene: &Scene, name: &str, wasm: Vec<u8>) -> Result<()> {
         Kind::Real => {
             let image = Image::packed(scene, "image")?;
             let claim = "plugins.volume={persistentVolumeClaim: {claimName: plugins}}";
-            let installation = Installation::start(scene, &image, Some(claim)).await?;
+            let installation = Installation::start(scene, &image, claim).await?;
             installation.plugins_serve().await?;
             installation.host
         }

@@ -7,7 +7,7 @@
 //! ```
 
 use std::{
-    fs, os,
+    fs,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -48,11 +48,11 @@ pub struct Installation {
 
 impl Installation {
     /// Installs the plugins of the scene, and starts the pod in the files of an image. `source` is the setting that
-    /// names the source of the plugins. Without it each comes in a ConfigMap.
+    /// names the volume with the plugins.
     ///
     /// # Errors
     /// The host or kubectl fails.
-    pub async fn start(scene: &Scene, image: &Image, source: Option<&str>) -> Result<Self> {
+    pub async fn start(scene: &Scene, image: &Image, source: &str) -> Result<Self> {
         let namespace = format!("{}-host", scene.namespace);
         let kubeconfig = scene.cluster.kubeconfig();
         let kubectl = Kubectl::find(&kubeconfig, &namespace)?.context("there is no kubectl")?;
@@ -61,9 +61,7 @@ impl Installation {
         let mut manifests = Command::new(binary()?);
         manifests.args(["manifests", "--namespace", &namespace, "--plugins"]).arg(&plugins);
         manifests.args(["--set", "image=registry.example.com/pilothouse:0.1.0", "--set", "webhooks=true"]);
-        if let Some(source) = source {
-            manifests.args(["--set", source]);
-        }
+        manifests.args(["--set", source]);
         let printed = succeeds(&mut manifests)?;
         // The objects say their namespaces.
         let everywhere = Kubectl::find(&kubeconfig, "")?.context("there is no kubectl")?;
@@ -112,7 +110,7 @@ impl Installation {
         }
         let mut mounts = Vec::new();
         for mount in container["volumeMounts"].as_array().context("the container has no volumes")? {
-            let here = volume(&kubectl, &pod, text(&mount["name"]), &plugins, &folder).await?;
+            let here = volume(&pod, text(&mount["name"]), &plugins, &folder)?;
             mounts.push((here, PathBuf::from(text(&mount["mountPath"]))));
         }
 
@@ -150,7 +148,7 @@ impl Installation {
             let answer = client.send(request).await.context("no answer to /debug/plugins")?;
             ensure!(answer.status().is_success(), "/debug/plugins is answered {}", answer.status());
             let body = answer.into_body().collect().await.context("the answer broke off")?.to_bytes();
-            let rows: Vec<Value> = serde_json::from_slice(&body).context("/debug/plugins is no JSON")?;
+            let rows: Vec<Value> = serde_json::from_slice(&body).context("/debug/plugins is not JSON")?;
             let serves = |row: &Value| row["serving"].is_object();
             ensure!(!rows.is_empty() && rows.iter().all(serves), "{}", Value::from(rows));
             Ok(())
@@ -172,36 +170,17 @@ impl Installation {
 }
 
 /// Returns a folder with what a kubelet puts into a volume of the pod. `plugins` stands for any volume that is brought.
-async fn volume(kubectl: &Kubectl, pod: &Value, name: &str, plugins: &Path, folder: &Path) -> Result<PathBuf> {
+fn volume(pod: &Value, name: &str, plugins: &Path, folder: &Path) -> Result<PathBuf> {
     let volumes = pod["spec"]["volumes"].as_array().context("the pod has no volumes")?;
-    let volume = volumes.iter().find(|volume| volume["name"] == name).context("there is no such volume")?;
+    let volume =
+        volumes.iter().find(|volume| volume["name"] == name).context("the pod lacks a volume that is mounted")?;
     let here = folder.join(name);
     fs::create_dir_all(&here).context("cannot create a folder for a volume")?;
     if volume["emptyDir"].is_object() {
         return Ok(here);
     }
-    let Some(sources) = volume["projected"]["sources"].as_array() else {
-        ensure!(name == "plugins", "the volume {name} is of an unknown kind");
-        return Ok(plugins.to_owned());
-    };
-    // The files are links, so that all change at once.
-    let data = here.join("..2026_01_01");
-    fs::create_dir(&data).context("cannot create a folder for a volume's files")?;
-    os::unix::fs::symlink("..2026_01_01", here.join("..data")).context("cannot create a link")?;
-    for source in sources {
-        let map = text(&source["configMap"]["name"]);
-        let map = json(&kubectl.run(&["get", "configmap", map, "-o", "json"]).await?)?;
-        for (member, is_binary) in [("binaryData", true), ("data", false)] {
-            for (file, content) in map[member].as_object().into_iter().flatten() {
-                let content = text(content);
-                let bytes = if is_binary { STANDARD.decode(content)? } else { content.as_bytes().to_vec() };
-                fs::write(data.join(file), bytes).with_context(|| format!("cannot write {file}"))?;
-                os::unix::fs::symlink(Path::new("..data").join(file), here.join(file))
-                    .context("cannot create a link")?;
-            }
-        }
-    }
-    Ok(here)
+    ensure!(name == "plugins", "the volume {name} is of an unknown kind");
+    Ok(plugins.to_owned())
 }
 
 /// Returns the server's address and certificate authority from a kubeconfig.

@@ -17,7 +17,7 @@ pub(crate) async fn every_example_plugin_works_in_the_deployments_pod_with_the_p
     }
     let image = Image::packed(&scene, "image")?;
     scene.with(&Plugin::examples()?)?;
-    let mut installation = Installation::start(&scene, &image, Some(CLAIM)).await?;
+    let mut installation = Installation::start(&scene, &image, CLAIM).await?;
     installation.plugins_serve().await?;
     installation.rights_are_those_printed()?;
 

@@ -459,14 +459,19 @@ impl Cluster {
     }
 
     /// Runs `work` on the I/O runtime, because hyper spawns a connection's task on the runtime of its request.
-    async fn on_io<T: Send + 'static>(
+    ///
+    /// The returned future holds the task and not `work`, which has 8 kB. An idle worker keeps the room of its largest
+    /// future.
+    fn on_io<T: Send + 'static, W: Future<Output = Result<T, Error>> + Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, W> {
         let mut task = AbortOnDrop(self.io.spawn(work));
-        (&mut task.0)
-            .await
-            .unwrap_or_else(|error| Err(Error::Unreachable(format!("the request was cancelled: {error}"))))
+        async move {
+            (&mut task.0)
+                .await
+                .unwrap_or_else(|error| Err(Error::Unreachable(format!("the request was cancelled: {error}"))))
+        }
     }
 
     /// Sends, and turns every status but success into an error.

@@ -32,6 +32,19 @@ fn delay(milliseconds: u32) -> Fault {
 }
 
 #[tokio::test]
+async fn a_request_takes_little_room_in_the_task_that_awaits_it() {
+    const MOST: usize = 2 << 10;
+    let api = Api::start().await;
+    let (of, key) = (config_maps(), Key::new(Some("default"), "any"));
+    let get = api.cluster.get(&of, key.namespace.as_deref(), &key.name);
+    let create = api.cluster.create(&of, key.namespace.as_deref(), Vec::new(), "test");
+    // Each worker of each plugin has this room all the time.
+    for size in [size_of_val(&get), size_of_val(&create)] {
+        assert!(size <= MOST, "{size} bytes");
+    }
+}
+
+#[tokio::test]
 async fn invariant_8_a_flood_of_one_plugin_leaves_the_next_turns_to_another() {
     const WORKERS: usize = 256;
     let api = Api::start().await;

@@ -32,7 +32,8 @@ impl Attendants {
         F: Future<Output = ()> + Send + 'static,
     {
         let (owner, stopping) = (owner.clone(), self.stopping.clone());
-        let persisting = persist(self.plugin.clone(), move || work(owner.clone()));
+        // Boxed, because a future that waits for the token holds what it runs several times over.
+        let persisting = Box::pin(persist(self.plugin.clone(), move || work(owner.clone())));
         let attend = async move { stopping.run_until_cancelled_owned(persisting).await };
         self.account.spawn(self.tasks.track_future(attend)).detach();
     }

@@ -33,7 +33,7 @@ pub(super) fn is_scaled<'a>(desired: &Desired, sets: impl Iterator<Item = &'a Re
 /// Gives the ReplicaSets the sizes that fit the Deployment's replicas, without rolling out further.
 ///
 /// A failing template must not gain ground because somebody scales. So a surplus is shared in proportion to the sizes.
-/// `pods` is how many the Deployment has.
+/// `pods` is how many the Deployment has. Afterwards it [is not scaled](is_scaled) any more, and the rollout goes on.
 pub(super) fn scale(desired: &Desired, new: Option<&mut ReplicaSet>, old: &mut [ReplicaSet], pods: i32) {
     let is_saturated = new.as_ref().is_some_and(|new| is_saturated(desired, new));
     let active = new.iter().filter(|new| is_active(new)).count() + old.iter().filter(|set| is_active(set)).count();
@@ -47,6 +47,9 @@ pub(super) fn scale(desired: &Desired, new: Option<&mut ReplicaSet>, old: &mut [
         }
     } else if matches!(desired.strategy, Strategy::RollingUpdate { .. }) {
         share(desired, new.into_iter().chain(old).filter(|set| is_active(set)).collect(), pods);
+    } else {
+        // The next step ends all of them, whatever their sizes.
+        new.into_iter().chain(old).filter(|set| is_active(set)).for_each(|set| record(set, desired));
     }
 }
 
@@ -179,6 +182,30 @@ mod tests {
         record(&mut new, &desired);
         scale(&desired, Some(&mut new), &mut old, 6);
         assert_eq!((size(&new), size(&old[0])), (4, 0));
+    }
+
+    #[test]
+    fn scaling_ends_with_every_strategy_and_any_sizes() {
+        let rolls = Strategy::RollingUpdate { surge: 1, unavailable: 1 };
+        for (strategy, new, old, replicas) in [Strategy::Recreate, rolls].into_iter().flat_map(|strategy| {
+            let sizes = [None, Some(0), Some(1), Some(4)];
+            sizes.into_iter().flat_map(move |new| {
+                let old = [[0, 0], [2, 0], [2, 1], [5, 5]];
+                old.into_iter().flat_map(move |old| [0, 1, 4, 9].map(|replicas| (strategy, new, old, replicas)))
+            })
+        }) {
+            let desired = |replicas| Desired { strategy, ..rolling(replicas, 1, 1) };
+            let recorded = |age: u32, size| {
+                let mut set = set(&age.to_string(), age, size, size, size);
+                record(&mut set, &desired(3));
+                set
+            };
+            let mut set_of_template = new.map(|size| recorded(3, size));
+            let mut others = [recorded(1, old[0]), recorded(2, old[1])];
+            scale(&desired(replicas), set_of_template.as_mut(), &mut others, 3);
+            let scaled = is_scaled(&desired(replicas), others.iter().chain(&set_of_template));
+            assert!(!scaled, "{strategy:?}: {new:?} and {old:?} to {replicas}");
+        }
     }
 
     #[test]

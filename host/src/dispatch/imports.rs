@@ -18,6 +18,7 @@ use pilothouse_core::{
 
 use super::{reader::Reader, reading::Reading, record::Record, recorder::Recorder};
 use crate::{
+    causes::with_causes,
     cluster::{self, DeleteOptions, Patch},
     informer::View,
     outbound::{Admission, Client},
@@ -379,7 +380,7 @@ fn refusal(error: writer::ClientError) -> ClientError {
             | cluster::Error::Scope { .. }
             | cluster::Error::Unwatchable { .. }),
         ) => ClientError::Invalid(error.to_string()),
-        writer::ClientError::Request(error) => ClientError::Unreachable(error.to_string()),
+        writer::ClientError::Request(error) => ClientError::Unreachable(with_causes(&error)),
         writer::ClientError::Answer(error) => {
             ClientError::Unreachable(format!("the response is not a valid object: {error}"))
         }

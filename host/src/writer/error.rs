@@ -8,7 +8,7 @@ use pilothouse_core::{
 };
 
 use super::fence::Closed;
-use crate::{cluster, informer::Lapse};
+use crate::{causes::with_causes, cluster, informer::Lapse};
 
 /// Why something that a reconcile wants was not written.
 #[derive(Debug, thiserror::Error)]
@@ -161,6 +161,6 @@ pub(super) fn with_reason(error: &cluster::Error) -> String {
         cluster::Error::Status(status) if !status.reason.is_empty() => {
             format!("{} ({})", status.message, status.reason)
         }
-        other => other.to_string(),
+        other => with_causes(other),
     }
 }

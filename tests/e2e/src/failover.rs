@@ -32,7 +32,7 @@ use self::{
 use crate::{
     apple::Apple,
     cluster::{Cluster, Kind},
-    host::built,
+    host::{self, files_in},
     plugin::Plugin,
     random::Random,
     relay::Line,
@@ -349,18 +349,10 @@ async fn settled(scene: &Scene) -> Vec<String> {
     wrong
 }
 
-/// Copies the audit log and the hosts' logs to `target/failover`, where a person can look for the reason.
+/// Copies the audit log and the hosts' logs to `target/failover`.
 fn keep(scene: &Scene, log: &audit::Log) -> Result<()> {
-    let folder = built("failover");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let logs = std::fs::read_dir(scene.folder()).context("cannot read the folder of logs")?;
-    let logs =
-        logs.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some_and(|of| of == "log"));
-    for path in logs.chain([log.path().to_owned()]) {
-        let name = path.file_name().context("a log has a name")?;
-        std::fs::copy(&path, folder.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
-    }
-    Ok(())
+    let logs = files_in(scene.folder())?.into_iter().filter(|path| path.extension().is_some_and(|of| of == "log"));
+    host::keep("failover", logs.chain([log.path().to_owned()]))
 }
 
 /// Returns the time of this machine, which is the API server's too.

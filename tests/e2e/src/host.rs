@@ -1,7 +1,7 @@
 //! The host under test: the real binary as a process.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::Duration,
@@ -206,7 +206,7 @@ impl Host {
     /// Starts the binary and returns at once.
     pub(crate) fn start(order: Order) -> Result<Self> {
         let command = order.command_line()?;
-        let earlier = std::fs::read_dir(&order.logs).context("cannot read the folder for logs")?.count();
+        let earlier = fs::read_dir(&order.logs).context("cannot read the folder for logs")?.count();
         let log = order.logs.join(format!("host-{}.log", earlier + 1));
         let process = Process::start("the host", command, &log)?;
         Ok(Self { order, process, admin: None })
@@ -229,7 +229,7 @@ impl Host {
     /// # Errors
     /// The log cannot be read.
     pub fn text(&self) -> Result<String> {
-        let bytes = std::fs::read(self.process.log()).context("cannot read the host's log")?;
+        let bytes = fs::read(self.process.log()).context("cannot read the host's log")?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -452,6 +452,23 @@ pub fn binary() -> Result<PathBuf> {
     let path = env::var_os(VARIABLE).map_or_else(|| built("debug/pilothouse"), PathBuf::from);
     ensure!(path.is_file(), "the host to test is not at {}: run `make build`, or set {VARIABLE}", path.display());
     Ok(path)
+}
+
+/// Copies files into a folder of Cargo's target folder, where a person can look for the reason of a failure.
+pub(crate) fn keep(folder: &str, files: impl IntoIterator<Item = PathBuf>) -> Result<()> {
+    let folder = built(folder);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    for path in files {
+        let name = path.file_name().context("a file has a name")?;
+        fs::copy(&path, folder.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Returns the paths of the files in `folder`.
+pub(crate) fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()).collect())
 }
 
 /// Returns a path in Cargo's target folder: `target`, or `CARGO_TARGET_DIR`.

@@ -268,7 +268,10 @@ fn main() -> ExitCode {
             children_that_the_server_stores_in_another_form_are_sent_once,
             ordinary_children_cost_no_request_after_a_restart_either_and_foreign_changes_are_repaired,
         }
-        rbac { the_printed_rules_are_enough_and_without_any_of_them_a_named_thing_fails }
+        rbac {
+            the_printed_rules_are_enough_and_without_any_of_them_a_named_thing_fails,
+            the_rules_for_webhooks_references_patterns_and_tokens_are_needed_too,
+        }
         reaching { a_plugin_lists_scales_reviews_evicts_and_reads_logs_within_its_grants }
         reads {
             invariant_11_a_key_is_woken_by_the_object_the_selection_and_the_absence_that_it_read,

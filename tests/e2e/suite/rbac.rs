@@ -17,6 +17,10 @@ use pilothouse_e2e::{
 };
 use serde_json::{Value, json};
 
+use crate::watches;
+
+const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+
 /// The command's output and exit code.
 fn rbac(plugins: &Path, account: &ServiceAccount, more: &[&str]) -> Result<(String, Option<i32>)> {
     let mut command = Command::new(host::binary()?);
@@ -178,7 +182,7 @@ pub(crate) async fn the_printed_rules_are_enough_and_without_any_of_them_a_named
     account.may(&json!([])).await?;
 
     let host = Hosting::new(&mut scene, account, &[]).await?;
-    host.each_rule_is_needed(&mut scene, &roles, &[&told], async |scene: &Scene, host: &mut Host| {
+    host.each_rule_is_needed(&mut scene, &roles, &[&told], &[], async |scene: &Scene, host: &mut Host| {
         let gala = scene.apple("gala");
         gala.create(2).await?.settles().await?;
         gala.scale(1).await?;
@@ -187,6 +191,77 @@ pub(crate) async fn the_printed_rules_are_enough_and_without_any_of_them_a_named
         host.code_is_optimized().await
     })
     .await
+}
+
+/// Resources whose rules the first test removes.
+const SHOWN_ABOVE: [&str; 4] = ["events", "leases", "subjectaccessreviews", "tokenreviews"];
+
+pub(crate) async fn the_rules_for_webhooks_references_patterns_and_tokens_are_needed_too(
+    mut scene: Scene,
+) -> Result<()> {
+    scene.with_cache_of_its_own();
+    watches::clear(&scene).await?;
+    watches::define(&scene, "Pear").await?;
+    let (told, referred) = (format!("{}-told", scene.namespace), format!("{}-referred", scene.namespace));
+    for namespace in [&told, &referred] {
+        scene.create_namespace(namespace).await?;
+    }
+    let account =
+        ServiceAccount::create(scene.client(), &scene.namespace, &format!("host-{}", scene.namespace)).await?;
+    let by_token = json!({"namespace": scene.namespace, "name": "apples", "by": "token"});
+    let here = Permission::of_myapple().map(|permission| permission.within(&scene.namespace));
+    let own = Plugin::myapple()?.granted(&[here.as_slice(), &[Permission::of_its_crd()]].concat());
+    let own = own.with("serviceAccount", &by_token)?;
+    // In a namespace of their own: a plugin reads all ConfigMaps of the scene's, so that a rule for one would not be missed.
+    let place = |name: &str, key: &str| json!({"namespace": referred, "name": name, "key": key});
+    let config = json!({
+        "motd": {"valueFrom": {"secretKeyRef": place("texts", "motd")}},
+        "signature": {"valueFrom": {"configMapKeyRef": place("names", "signature")}},
+    });
+    let there = Permission::of_myapple().map(|permission| permission.within(&told));
+    let configured = Plugin::guest("configured")?.granted(&there).with("config", &config)?;
+    let only_here = format!("kubernetes.io/metadata.name={}", scene.namespace);
+    let config = json!({
+        "configMap": {"namespace": scene.namespace, "name": "allowed"}, "namespaces": only_here,
+    });
+    let policy = Plugin::example("registry-policy")?.with("config", &config)?;
+    let read = json!({"apiVersion": "v1", "kind": "ConfigMap", "verbs": ["read"], "namespaces": [scene.namespace]});
+    let policy = policy.with("grants", &json!([read]))?;
+    let following = Plugin::guest("following")?.granted(&[Permission::to(&["read"], "example.com/*", "*")]);
+    scene.with(&[own, configured, policy, following])?;
+    for (kind, object) in [
+        ("secrets", json!({"metadata": {"name": "texts"}, "stringData": {"motd": "hello"}})),
+        ("configmaps", json!({"metadata": {"name": "names"}, "data": {"signature": "W."}})),
+    ] {
+        let path = format!("/api/v1/namespaces/{referred}/{kind}");
+        let request = Request::post(&path).header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(object.to_string().into_bytes())?;
+        scene.client().request::<Value>(request).await.with_context(|| format!("cannot create at {path}"))?;
+    }
+
+    let (printed, code) = rbac(scene.plugins.path(), &account, &[])?;
+    ensure!(code == Some(0), "{printed}");
+    let roles = applied(&scene, &printed).await?;
+    let service = format!("{}/{}", account.namespace, account.name);
+    let port = pilothouse_real::port::free()?;
+    let webhooks = [format!("--webhook-service={service}:{port}"), format!("--webhook-address=127.0.0.1:{port}")];
+    let host = Hosting::new(&mut scene, account, &webhooks).await?;
+    host.each_rule_is_needed(&mut scene, &roles, &[&told], &SHOWN_ABOVE, async |scene: &Scene, host: &mut Host| {
+        scene.apple("gala").create(1).await?.settles().await?;
+        watches::grow(scene, "Pear", "williams").await?;
+        host.logs(&["observed", "added Pear williams"]).await?;
+        scene.apple_in(&told, "gala").create(1).await?.status_is("ripe", |status| status["available"] == 1).await?;
+        eventually("the API server has the webhooks", async || {
+            let rows = host.webhooks().await?;
+            ensure!(rows.iter().any(|row| row["plugin"] == "registry-policy"), "{rows:?}");
+            Ok(())
+        })
+        .await?;
+        host.code_is_optimized().await
+    })
+    .await?;
+    // Nobody serves it any more.
+    delete(&scene, &format!("{WEBHOOKS}?labelSelector=app.kubernetes.io/managed-by=pilothouse")).await
 }
 
 /// Hosts that elect the one that acts and use the account alone.
@@ -217,11 +292,13 @@ impl Hosting {
 
     /// Checks that the Roles are enough for `work`. Then removes each rule in turn, starts a host, and waits until it
     /// names what it lacks. There is a new MyApple each time, in the namespace of the scene and in those of `places`.
+    /// Leaves out the rules for the resources `but`.
     async fn each_rule_is_needed(
         &self,
         scene: &mut Scene,
         roles: &[Role],
         places: &[&str],
+        but: &[&str],
         work: impl AsyncFn(&Scene, &mut Host) -> Result<()>,
     ) -> Result<()> {
         scene.run_with(&self.arguments);
@@ -232,6 +309,14 @@ impl Hosting {
 
         for role in roles {
             for (at, rule) in role.rules.iter().enumerate() {
+                if rule["resources"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .any(|resource| but.iter().any(|but| resource == but))
+                {
+                    continue;
+                }
                 let mut others = role.rules.clone();
                 others.remove(at);
                 set_rules(&scene.client(), &role.path, &json!(others)).await?;

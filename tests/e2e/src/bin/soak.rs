@@ -23,7 +23,8 @@ Usage: soak [--plugins] [--seconds N] [--seed N] [--rate N]
   --seed N     what faults and changes are drawn from; it is printed [from the clock]
   --rate N     changes a second [40; with --plugins 20]
 
-Ends with 1 if something is wrong, and says what. Writes soak.json or soak-plugins.json into the target folder.
+Ends with 1 if something is wrong, and says what. Writes soak.json or soak-plugins.json into the target folder. With --plugins, if
+something is wrong, it writes the host's logs and what the API server has into its folder soak-plugins.
 
 Examples:
   make soak SECONDS=600

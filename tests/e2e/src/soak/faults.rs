@@ -136,8 +136,8 @@ pub(super) fn of_informers() -> Vec<Trouble> {
 
 /// Every fault that plugins must survive: those of informers, those of writes, and ends of the host.
 ///
-/// Without mangled objects, which a plugin sees as the host keeps them. Without restores, which undo changes that were
-/// acknowledged.
+/// Without mangled objects, which a plugin sees as the host keeps them. Without restores and lists of old states, which
+/// undo changes that were acknowledged: `kubediff` rightly reports that.
 pub(super) fn of_plugins() -> Vec<Trouble> {
     use What::{Own, Rule, Unanswered};
     let status = |code| Fault::Status(Answer::code(code));
@@ -154,7 +154,7 @@ pub(super) fn of_plugins() -> Vec<Trouble> {
         ("end of the host", Own(self::Own::Terminate)),
         ("reload of the plugins", Own(self::Own::Reload)),
     ];
-    let left_out = |name: &str| name == "restore" || name.starts_with("mangle");
+    let left_out = |name: &str| matches!(name, "restore" | "stale") || name.starts_with("mangle");
     let informers = of_informers().into_iter().filter(|trouble| !left_out(trouble.name));
     informers.chain(writes.map(|(name, what)| Trouble { name, slow: false, what })).collect()
 }
@@ -282,6 +282,11 @@ impl Episode {
             }
         }
         Ok(Applied(rules))
+    }
+
+    /// Names its troubles.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.acts.iter().map(|(name, _)| *name)
     }
 
     /// Returns what the run itself has to do.

@@ -15,6 +15,8 @@ mod lines;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
+    fs,
+    path::Path,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -38,7 +40,7 @@ use super::{
     world::{Kind, NAMESPACES},
 };
 use crate::{
-    host::{self, Access, Host, LogLine, built},
+    host::{self, Access, Host, LogLine, built, files_in, keep},
     plugin::{Plugin, Plugins},
     random::Random,
     wait::{eventually, within},
@@ -58,7 +60,7 @@ const SHOWN: usize = 40;
 
 /// Counters of the host that are added up over its lives. Those that must stay 0 come first.
 const COUNTERS: [&str; 6] = [
-    "pilothouse_plugin_log_dropped_total",
+    LINES_DROPPED,
     "pilothouse_backlog_dropped_total",
     "pilothouse_plugin_quarantines_total",
     "pilothouse_backlog_merged_total",
@@ -66,6 +68,8 @@ const COUNTERS: [&str; 6] = [
     "pilothouse_writes_total",
 ];
 const ZERO: usize = 3;
+/// Counted for `kubediff` only, whose lines are compared.
+const LINES_DROPPED: &str = "pilothouse_plugin_log_dropped_total";
 
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -101,7 +105,16 @@ pub struct Report {
 ///
 /// # Errors
 /// The run could not be executed.
-pub async fn run(order: &Order, mut say: impl FnMut(&str)) -> Result<Report> {
+pub async fn run(order: &Order, say: impl FnMut(&str)) -> Result<Report> {
+    let report = run_in_folder(order, say).await;
+    if !report.as_ref().is_ok_and(|report| report.wrong.is_empty()) {
+        let hosts = order.folder.join("hosts");
+        keep("soak-plugins", if hosts.exists() { files_in(&hosts)? } else { Vec::new() })?;
+    }
+    report
+}
+
+async fn run_in_folder(order: &Order, mut say: impl FnMut(&str)) -> Result<Report> {
     let mut random = Random::new(order.seed);
     let server = Arc::new(Server::start(&order.folder).await?);
     server.prepare(&NAMESPACES, &[&PEARS, &PLUMS, &FIGS].map(definition)).await?;
@@ -168,7 +181,7 @@ impl Run {
         let plugins = Plugins::empty()?;
         files.iter().try_for_each(|plugin| plugins.put(plugin))?;
         let logs = order.folder.join("hosts");
-        std::fs::create_dir(&logs).context("cannot create a folder for logs")?;
+        fs::create_dir(&logs).context("cannot create a folder for logs")?;
         let began = begun.elapsed();
         let host = Host::start(host::Order {
             plugins: plugins.path().to_owned(),
@@ -199,7 +212,7 @@ impl Run {
         let short = order.lasts < LONG;
         let resources = [&MAPS, &DEPLOYMENTS, &SETS, &PODS, &PEARS, &WATCHES].map(|kind| kind.resource);
         let started = self.begun.elapsed();
-        let mut spoken = started;
+        let (mut spoken, mut named) = (started, Vec::new());
         for episode in faults::schedule(&faults::of_plugins(), &resources, order.lasts, short, random) {
             let begins = started + episode.begins;
             tokio::time::sleep(begins.saturating_sub(self.begun.elapsed())).await;
@@ -207,8 +220,11 @@ impl Run {
                 spoken = self.begun.elapsed();
                 let written = load.written.load(Ordering::Relaxed);
                 let strikes: u64 = self.struck.values().map(|struck| struck.hits).sum();
-                say(&format!("{:4} s: {written} written, {strikes} faults struck", spoken.as_secs()));
+                let names = named.join(", ");
+                say(&format!("{:4} s: {written} written, {strikes} faults struck: {names}", spoken.as_secs()));
+                named.clear();
             }
+            named.extend(episode.names());
             self.play(&episode, begins + episode.lasts).await?;
         }
         Ok(())
@@ -243,7 +259,11 @@ impl Run {
             }
             Some(Own::Terminate) => {
                 self.count().await?;
-                self.host.terminate().await?;
+                let ended = self.host.terminate().await;
+                // A request on a connection that hangs outlasts the grace period.
+                if !self.host.text()?.contains("calls in flight were cut off after the grace period") {
+                    ended?;
+                }
                 self.live_again().await?;
             }
             Some(Own::Reload) => {
@@ -288,7 +308,9 @@ impl Run {
     async fn count(&mut self) -> Result<()> {
         let metrics = self.host.metrics().await?;
         for (name, sum) in &mut self.counters {
-            *sum += metrics.sum(name, &[]);
+            // While writes fail, the other plugins fail more often than the log has room for.
+            let of = if *name == LINES_DROPPED { &[("plugin", "kubediff")][..] } else { &[] };
+            *sum += metrics.sum(name, of);
         }
         Ok(())
     }
@@ -309,7 +331,10 @@ impl Run {
             Ok(())
         })
         .await;
-        wrong.extend(settled.err().map(|error| format!("{error:#}")));
+        if let Err(error) = settled {
+            wrong.push(format!("{error:#}"));
+            self.write_state(&order.folder.join("hosts")).await?;
+        }
         self.is_told().await?;
         let settled_after = over.elapsed().as_secs_f64();
         self.count().await?;
@@ -343,6 +368,20 @@ impl Run {
             settled_after,
             wrong,
         })
+    }
+
+    /// Writes files of what the host and the API server have, for a person who looks for the reason of a deviation.
+    async fn write_state(&mut self, folder: &Path) -> Result<()> {
+        let write = |name: &str, text: String| {
+            fs::write(folder.join(name), text).with_context(|| format!("cannot write {name} into {}", folder.display()))
+        };
+        write("plugins.json", self.host.get("/debug/plugins?format=json").await?.1)?;
+        write("informers.json", self.host.get("/debug/informers?format=json").await?.1)?;
+        for kind in [&DEPLOYMENTS, &SETS, &PODS, &WATCHES] {
+            let objects = self.server.list(&kind.path(None), "", "").await?;
+            write(&format!("{}.json", kind.resource), serde_json::to_string_pretty(&objects)?)?;
+        }
+        Ok(())
     }
 
     /// Returns how the cluster differs from what is expected.

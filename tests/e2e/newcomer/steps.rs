@@ -67,7 +67,7 @@ pub(crate) async fn typescript_from_an_empty_directory_to_an_edit_that_reloads(_
 }
 
 async fn with_node(language: &str, name: &'static str, source: &str) -> Result<()> {
-    const IS_NEW: &str = "process.exit(Number(process.versions.node.split('.')[0]) < 20)";
+    const IS_NEW: &str = "process.exit(Number(process.versions.node.split('.')[0]) < 20 ? 1 : 0)";
     needs("node", &["-e", IS_NEW], "Node.js 20 is not here")?;
     needs("npm", &["--version"], "npm is not here")?;
     let mut terminal = Terminal::open(name)?;

@@ -39,7 +39,7 @@ pub(crate) async fn a_kind_that_an_object_names_is_cached_and_wakes_it_until_it_
 
     // A definition that goes, and comes back.
     definitions(&scene).delete("pears.example.com", &DeleteParams::default()).await.context("cannot delete the CRD")?;
-    counts(&gala, "0").await?;
+    counts(&gala, "not cached").await?;
     eventually("the CRD is gone", async || {
         ensure!(definitions(&scene).get_opt("pears.example.com").await?.is_none(), "it is there");
         Ok(())

@@ -1,8 +1,8 @@
 //! Leases what the keys of a controller ask for (`outcome.watches`).
 //!
 //! ```text
-//! outcome ─► asks ─► grants, bounds ─► leases ─► all synced? ─┬─ yes ─► calls read them; keys are woken
-//!                                                             └─ no ──► calls see why
+//! outcome ─► asks ─► grants, bounds ─► leases ─► all synced, ─┬─ yes ─► calls read them; keys are woken
+//!                                                and served?  └─ no ──► calls see why
 //! ```
 //!
 //! Leases are acquired and dropped at most once in [`SPACING`]. So a plugin whose keys ask for something else in every
@@ -52,12 +52,14 @@ pub(super) struct Leased {
     count: Share,
     /// Those that the last look found unsynced.
     unsynced: Vec<watch::Receiver<bool>>,
+    /// Those whose kind the API server did not serve at the last look.
+    missing: Vec<InformerKey>,
 }
 
 impl Leased {
     /// Creates it without leases, whose number counts in the plugin's bound.
     pub(super) fn within(remembered: &Remembered) -> Self {
-        Self { leases: BTreeMap::new(), count: remembered.watches.share(), unsynced: Vec::new() }
+        Self { leases: BTreeMap::new(), count: remembered.watches.share(), unsynced: Vec::new(), missing: Vec::new() }
     }
 
     /// Drops the leases that are not in `needed`.
@@ -66,16 +68,29 @@ impl Leased {
         self.count.set(self.leases.len());
     }
 
-    /// Says what a lease waits for. `None` if it is synced.
-    fn unsynced(&mut self, lease: &Lease) -> Option<Found> {
+    /// Says what a lease lacks. `None` if it is synced, and its kind is served.
+    ///
+    /// A kind that is not served any more has no objects. That must not look as if there were none of them.
+    fn lacks(&mut self, lease: &Lease) -> Option<Found> {
         let synced = lease.synced();
+        let state = lease.state();
+        let is_missing = matches!(state, State::Missing(_));
         if *synced.borrow() {
-            return None;
+            return is_missing.then(|| Found::Refused(state.to_string()));
         }
         self.unsynced.push(synced);
-        let state = lease.state();
         let why = state.to_string();
-        Some(if matches!(state, State::Denied(_)) { Found::Refused(why) } else { Found::Pending(why) })
+        Some(if is_missing || matches!(state, State::Denied(_)) { Found::Refused(why) } else { Found::Pending(why) })
+    }
+
+    /// Returns the leases whose kind the API server does not serve.
+    fn missing(&self) -> impl Iterator<Item = &InformerKey> {
+        self.leases.iter().filter(|(_, lease)| matches!(lease.state(), State::Missing(_))).map(|(key, _)| key)
+    }
+
+    /// Returns `true` if the API server has begun or ceased to serve a kind since the last look.
+    fn has_turned(&self) -> bool {
+        !self.missing().eq(&self.missing)
     }
 }
 
@@ -116,9 +131,21 @@ impl Controller {
                     due = due.or_else(|| Some(last.map_or(now, |last| last + SPACING)));
                 }
                 Some(_) = synced => {}
-                // The API server may deny one.
-                Ok(()) = turns.changed(), if has_unsynced => {}
+                // The API server may deny one, or not serve its kind any more.
+                () = self.turned(&mut turns, has_unsynced) => {}
                 Some(()) = timer => {}
+            }
+        }
+    }
+
+    /// Waits until an informer's state concerns what is asked for.
+    async fn turned(&self, turns: &mut watch::Receiver<u64>, has_unsynced: bool) {
+        loop {
+            if turns.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            if has_unsynced || self.asked.lock().has_turned() {
+                return;
             }
         }
     }
@@ -163,6 +190,8 @@ impl Controller {
             let needed: BTreeSet<&InformerKey> = keyed.iter().flat_map(|(_, keys, _)| keys).collect();
             leased.retain(|key| needed.contains(key));
         }
+        // Before the states are read, so that a change meanwhile is seen by the next look.
+        leased.missing = leased.missing().cloned().collect();
         let (mut ready, mut lacking, mut answers) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (number, keys, watch) in &keyed {
             let answer = match self.find(leased, &serving.view, &grants, watch, keys, may_change) {
@@ -232,7 +261,7 @@ impl Controller {
             }
             // What the manifest caches needs no lease.
             if let Some(lease) = fixed.leases().find(|lease| lease.key() == key) {
-                pending = pending.or_else(|| leased.unsynced(lease));
+                pending = pending.or_else(|| leased.lacks(lease));
                 continue;
             }
             let lease = match leased.leases.get(key) {
@@ -246,7 +275,7 @@ impl Controller {
                     Err(why) => return Found::Refused(why),
                 },
             };
-            pending = pending.or_else(|| leased.unsynced(&lease));
+            pending = pending.or_else(|| leased.lacks(&lease));
             leases.push(lease);
         }
         pending.unwrap_or(Found::Ready(leases))

@@ -53,13 +53,18 @@ pub(super) struct Leased {
     /// Those that the last look found unsynced.
     unsynced: Vec<watch::Receiver<bool>>,
     /// Those whose kind the API server did not serve at the last look.
-    missing: Vec<InformerKey>,
+    missing: BTreeSet<InformerKey>,
 }
 
 impl Leased {
     /// Creates it without leases, whose number counts in the plugin's bound.
     pub(super) fn within(remembered: &Remembered) -> Self {
-        Self { leases: BTreeMap::new(), count: remembered.watches.share(), unsynced: Vec::new(), missing: Vec::new() }
+        Self {
+            leases: BTreeMap::new(),
+            count: remembered.watches.share(),
+            unsynced: Vec::new(),
+            missing: BTreeSet::new(),
+        }
     }
 
     /// Drops the leases that are not in `needed`.
@@ -72,26 +77,26 @@ impl Leased {
     ///
     /// A kind that is not served any more has no objects. That must not look as if there were none of them.
     fn lacks(&mut self, lease: &Lease) -> Option<Found> {
-        let synced = lease.synced();
-        let state = lease.state();
-        let is_missing = matches!(state, State::Missing(_));
+        let (synced, state) = (lease.synced(), lease.state());
+        let (is_missing, why) = (is_missing(&state), state.to_string());
+        if is_missing {
+            self.missing.insert(lease.key().clone());
+        }
         if *synced.borrow() {
-            return is_missing.then(|| Found::Refused(state.to_string()));
+            return is_missing.then_some(Found::Refused(why));
         }
         self.unsynced.push(synced);
-        let why = state.to_string();
         Some(if is_missing || matches!(state, State::Denied(_)) { Found::Refused(why) } else { Found::Pending(why) })
-    }
-
-    /// Returns the leases whose kind the API server does not serve.
-    fn missing(&self) -> impl Iterator<Item = &InformerKey> {
-        self.leases.iter().filter(|(_, lease)| matches!(lease.state(), State::Missing(_))).map(|(key, _)| key)
     }
 
     /// Returns `true` if the API server has begun or ceased to serve a kind since the last look.
     fn has_turned(&self) -> bool {
-        !self.missing().eq(&self.missing)
+        self.leases.iter().any(|(key, lease)| is_missing(&lease.state()) != self.missing.contains(key))
     }
+}
+
+fn is_missing(state: &State) -> bool {
+    matches!(state, State::Missing(_))
 }
 
 /// What became of one watch.
@@ -181,6 +186,7 @@ impl Controller {
     fn lease_asked(self: &Arc<Self>, may_change: bool) -> Vec<watch::Receiver<bool>> {
         let leased = &mut *self.asked.lock();
         leased.unsynced.clear();
+        leased.missing.clear();
         let serving = self.serving();
         let grants = serving.access.grants();
         let asked: Vec<_> =
@@ -190,8 +196,6 @@ impl Controller {
             let needed: BTreeSet<&InformerKey> = keyed.iter().flat_map(|(_, keys, _)| keys).collect();
             leased.retain(|key| needed.contains(key));
         }
-        // Before the states are read, so that a change meanwhile is seen by the next look.
-        leased.missing = leased.missing().cloned().collect();
         let (mut ready, mut lacking, mut answers) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (number, keys, watch) in &keyed {
             let answer = match self.find(leased, &serving.view, &grants, watch, keys, may_change) {
@@ -259,9 +263,12 @@ impl Controller {
                     continue;
                 }
             }
-            // What the manifest caches needs no lease.
+            // What the manifest caches needs no lease. Its reads do not fail when its kind goes.
             if let Some(lease) = fixed.leases().find(|lease| lease.key() == key) {
-                pending = pending.or_else(|| leased.lacks(lease));
+                if !*lease.synced().borrow() {
+                    let lacks = leased.lacks(lease);
+                    pending = pending.or(lacks);
+                }
                 continue;
             }
             let lease = match leased.leases.get(key) {
@@ -275,7 +282,8 @@ impl Controller {
                     Err(why) => return Found::Refused(why),
                 },
             };
-            pending = pending.or_else(|| leased.lacks(&lease));
+            let lacks = leased.lacks(&lease);
+            pending = pending.or(lacks);
             leases.push(lease);
         }
         pending.unwrap_or(Found::Ready(leases))

@@ -53,8 +53,9 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Entry {
-    fn load(&self) -> u32 {
-        u32::from(self.weight.max(1))
+    /// What it adds to its owner's load. The host's own work is too little to count: it would take the place of a plugin.
+    fn load(&self, item: &str) -> u32 {
+        if item == HOST { 0 } else { u32::from(self.weight.max(1)) }
     }
 }
 
@@ -214,8 +215,8 @@ fn is_known(item: &str, live: &Live) -> bool {
 /// - An item whose owner lives keeps it, and gets a goal (`to`) if it should be elsewhere. Its owner releases it.
 /// - While replicas of several revisions live, items go only to those of the newest, and only if their owners are gone. So a rolling update
 ///   moves an item when its owner ends, and it lands on a replica that stays.
-/// - Otherwise replicas that have a quarter more than their fair share give some away, and those that have a quarter less get some. Items that
-///   moved [`MOVES`] times stay.
+/// - Otherwise replicas that have a quarter more than their fair share give some away, and those that have a quarter less, or nothing, get some.
+///   Items that moved [`MOVES`] times stay, and so does the host's own work.
 pub fn plan(table: &Table, live: &Live) -> Table {
     let mut next = table.clone();
     for item in live.values().flat_map(|replica| &replica.items) {
@@ -247,7 +248,7 @@ pub fn plan(table: &Table, live: &Live) -> Table {
         .0
         .iter()
         .filter(|(item, entry)| is_homeless(item, entry))
-        .map(|(item, entry)| (entry.load(), item.clone()))
+        .map(|(item, entry)| (entry.load(item), item.clone()))
         .collect();
     waiting.sort_by(|one, other| other.0.cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
     for (load, item) in waiting {
@@ -284,13 +285,14 @@ fn balance(next: &mut Table, before: &Table, live: &Live, loads: &mut Loads) -> 
     let found = uneven.into_iter().find_map(|((most, gives), (least, gets))| {
         let fits = next.0.iter().filter(|(item, entry)| {
             let moves = entry.owner.as_deref() == Some(*gives) && entry.to.is_none() && entry.moves < MOVES;
-            moves && least.saturating_add(entry.load()) < *most && live[*gets].items.contains(*item)
+            let load = entry.load(item);
+            moves && load > 0 && least.saturating_add(load) < *most && live[*gets].items.contains(*item)
         });
         let first = fits.min_by_key(|(item, entry)| {
             let rank = ranked(item, live).into_iter().position(|name| name == *gets);
             (entry.moves, rank, (*item).clone())
         });
-        first.map(|(item, entry)| (item.clone(), entry.load(), (*gives).to_owned(), (*gets).to_owned()))
+        first.map(|(item, entry)| (item.clone(), entry.load(item), (*gives).to_owned(), (*gets).to_owned()))
     });
     let Some((item, load, gives, gets)) = found else { return false };
     loads.take(&gives, load);
@@ -310,7 +312,7 @@ struct Loads {
     fair: u32,
     /// What a replica has at most before it gives something away: a quarter more.
     bound: u32,
-    /// What a replica has at least before others give it something: a quarter less.
+    /// What a replica has at least before others give it something: a quarter less. One that has nothing gets something in any case.
     low: u32,
 }
 
@@ -318,16 +320,17 @@ impl Loads {
     fn of(table: &Table, live: &Live) -> Self {
         let mut of: BTreeMap<Box<str>, u32> = live.keys().map(|name| (name.clone(), 0)).collect();
         let mut total: u32 = 0;
-        for entry in table.0.values() {
-            total = total.saturating_add(entry.load());
+        for (item, entry) in &table.0 {
+            let adds = entry.load(item);
+            total = total.saturating_add(adds);
             if let Some(load) = entry.to.as_ref().or(entry.owner.as_ref()).and_then(|name| of.get_mut(name)) {
-                *load = load.saturating_add(entry.load());
+                *load = load.saturating_add(adds);
             }
         }
         let replicas = u32::try_from(live.len().max(1)).unwrap_or(u32::MAX);
         let fair = total.div_ceil(replicas);
         let quarters = |count: u32| total.saturating_mul(count) / replicas.saturating_mul(4);
-        Self { of, fair, bound: fair.max(quarters(5)), low: quarters(3) }
+        Self { of, fair, bound: fair.max(quarters(5)), low: quarters(3).max(1) }
     }
 
     fn first_with_room<'a>(&self, ranked: &[&'a str], load: u32) -> Option<&'a str> {

@@ -55,6 +55,33 @@ fn items_get_owners_that_share_them() {
 }
 
 #[test]
+fn no_replica_has_nothing_while_another_has_several() {
+    let weights: [&[u16]; 3] = [&[1], &[1, 8], &[128, 1, 4, 16]];
+    let cases = (1..16).flat_map(|items| (1..6).map(move |replicas| (items, replicas)));
+    for ((items, replicas), weights) in cases.flat_map(|case| weights.map(|weights| (case, weights))) {
+        let mut all = Live::new();
+        let mut table = Table::default();
+        // They come one after the other, as pods do.
+        for number in 0..replicas {
+            let mut comes = replica(number, "", items);
+            comes.items.insert(HOST.into());
+            all.insert(format!("pilothouse-{:x}", score("of", &format!("{items}{number}"))).into(), comes);
+            table = settled(rested(table), &all);
+            for (entry, weight) in table.0.values_mut().zip(weights.iter().cycle()) {
+                entry.weight = *weight;
+            }
+        }
+        let table = settled(rested(table), &all);
+        let mut counts: BTreeMap<&str, u32> = all.keys().map(|name| (&**name, 0)).collect();
+        let plugins = table.0.iter().filter(|(item, _)| ***item != *HOST);
+        plugins.for_each(|(_, entry)| *counts.entry(entry.owner.as_deref().unwrap()).or_default() += 1);
+        let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
+        assert!(*least > 0 || *most < 2, "{counts:?} {table:?}");
+        assert!(table.0[HOST].owner.is_some(), "{table:?}");
+    }
+}
+
+#[test]
 fn the_choice_is_the_same_in_all_versions_of_the_host() {
     // Replicas of two versions serve side by side during an update.
     assert_eq!((score("myapple", "pilothouse-a"), score("", "")), (0xac69_d986_0cd5_7acb, 0x4f2d_b50f_1240_40cd));
@@ -211,7 +238,7 @@ proptest! {
             entry.weight = *weight;
         }
         let table = settled(rested(table), &all);
-        let heaviest = table.0.values().map(Entry::load).max().unwrap_or(0);
+        let heaviest = table.0.iter().map(|(item, entry)| entry.load(item)).max().unwrap_or(0);
         let shares = Loads::of(&table, &all);
         for load in shares.of.values() {
             prop_assert!(*load <= shares.bound + heaviest && load + heaviest >= shares.low, "{shares:?} {table:?}", shares = shares.of);

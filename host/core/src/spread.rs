@@ -215,7 +215,7 @@ fn is_known(item: &str, live: &Live) -> bool {
 /// - An item whose owner lives keeps it, and gets a goal (`to`) if it should be elsewhere. Its owner releases it.
 /// - While replicas of several revisions live, items go only to those of the newest, and only if their owners are gone. So a rolling update
 ///   moves an item when its owner ends, and it lands on a replica that stays.
-/// - Otherwise replicas that have a quarter more than their fair share give some away, and those that have a quarter less, or nothing, get some.
+/// - Otherwise replicas that have a quarter more than their fair share give some away. Those that have a quarter less, or nothing, get some.
 ///   Items that moved [`MOVES`] times stay, and so does the host's own work.
 pub fn plan(table: &Table, live: &Live) -> Table {
     let mut next = table.clone();

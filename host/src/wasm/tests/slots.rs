@@ -74,7 +74,7 @@ async fn calls_hold_neither_a_thread_nor_a_slot_while_their_code_is_mapped() {
 
 #[tokio::test]
 async fn more_calls_than_the_pool_has_slots_are_all_served() {
-    let revision = load(&Guest::new().reconcile(guest::CLIENT_GET)).await;
+    let revision = load(&Guest::new().timeout_ms(60_000).reconcile(guest::CLIENT_GET)).await;
     let imports = Arc::new(Fake { silent: true, ..Fake::default() });
     let calls = futures::future::join_all((0..300).map(|_| revision.reconcile(imports.clone(), request())));
     // Each waits for the API server, with its instance.

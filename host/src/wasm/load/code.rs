@@ -29,7 +29,7 @@ use super::{
         contract::{
             bindings::{self, PluginIndices},
             error::{chain, is_shortage},
-            export::{self, CONTROLLER, Indices, PerExport},
+            export::{self, CONTROLLER, Indices, PerExport, ReconcileIndex},
             imports::{host_state::HostState, offered, wasi::refused::refusing},
             package::is_newer,
             text::{MAX_MESSAGE, shorten},
@@ -96,6 +96,7 @@ pub(crate) struct Ready {
     pub(crate) tier: Tier,
     pub(crate) instance: InstancePre<HostState>,
     pub(crate) plugin: PluginIndices,
+    pub(crate) reconcile: ReconcileIndex,
     pub(crate) optional: PerExport<Indices>,
     pub(crate) imports: Arc<[String]>,
     pub(crate) exports: Arc<[String]>,
@@ -150,9 +151,10 @@ impl Ready {
         });
         let optional = optional.map_err(types)?;
         let plugin = PluginIndices::new(&instance).map_err(types)?;
+        let reconcile = ReconcileIndex::new(component, &exports).map_err(types)?;
         let (imports, exports) = (imports.into(), exports.into());
         let called = AtomicBool::new(true);
-        Ok(Self { engine: engine.clone(), tier, instance, plugin, optional, imports, exports, called })
+        Ok(Self { engine: engine.clone(), tier, instance, plugin, reconcile, optional, imports, exports, called })
     }
 }
 

@@ -39,7 +39,7 @@ use super::{
         contract::{
             bindings::Plugin,
             error::{CallError, FailedCall, Stage},
-            export::{Bound, Export, PerExport},
+            export::{Bound, Export, PerExport, Reconcile},
             imports::{
                 Imports,
                 host_state::{HostState, TurnDelay},
@@ -207,7 +207,7 @@ impl Instances {
     /// Creates an instance, and keeps it if it is fit.
     async fn make_ahead(&self, permit: OwnedSemaphorePermit) -> Option<()> {
         let mut instance = self.instance(None, AHEAD).await.ok()?;
-        let make = async |instance: &mut Instance| instance.controller().await.map(drop);
+        let make = async |instance: &mut Instance| instance.reconcile().await.map(drop);
         self.run(&mut instance, AHEAD, make).await.ok()?.0.ok()?;
         if instance.store.data().limiter.used() > LIGHT {
             self.drop_instance(instance);
@@ -428,8 +428,8 @@ pub(crate) struct Instance {
     ready: Arc<Ready>,
     made: Option<component::Instance>,
     // Its exports, bound at the first use.
-    plugin: Option<Plugin>,
-    optional: PerExport<Bound>,
+    reconcile: Option<Reconcile>,
+    optional: Option<Box<PerExport<Bound>>>,
     /// Calls that it has answered.
     calls: u32,
     /// When it last answered. During a call, when the call began.
@@ -469,8 +469,8 @@ impl Instance {
             store,
             ready,
             made: None,
-            plugin: None,
-            optional: PerExport::default(),
+            reconcile: None,
+            optional: None,
             calls: 0,
             served: now,
             alive: Some(Alive::new(tally)),
@@ -479,11 +479,19 @@ impl Instance {
         }
     }
 
-    /// Returns the export `controller`, and the store to call it in.
-    pub(crate) async fn controller(&mut self) -> Staged<(&Plugin, &mut Store<HostState>)> {
+    /// Returns the export `controller`, and the store to call it in. For `describe`: other calls need one function of it.
+    pub(crate) async fn controller(&mut self) -> Staged<(Plugin, &mut Store<HostState>)> {
+        let made = self.make().await?;
+        let plugin = self.ready.plugin.load(&mut self.store, &made).map_err(instantiating)?;
+        Ok((plugin, &mut self.store))
+    }
+
+    /// Returns the function `reconcile`, and the store to call it in.
+    pub(crate) async fn reconcile(&mut self) -> Staged<(Reconcile, &mut Store<HostState>)> {
         let made = self.make().await?;
         let (ready, store) = (&self.ready, &mut self.store);
-        looked_up(&mut self.plugin, || ready.plugin.load(&mut *store, &made)).map(|plugin| (plugin, &mut self.store))
+        let found = *looked_up(&mut self.reconcile, || ready.reconcile.find(&mut *store, &made))?;
+        Ok((found, &mut self.store))
     }
 
     /// Returns an optional export, which must be there, and the store to call it in.
@@ -491,7 +499,8 @@ impl Instance {
         let made = self.make().await?;
         let (ready, store) = (&self.ready, &mut self.store);
         let indices = ready.optional.get(export).expect("callers check that it is exported");
-        looked_up(self.optional.slot(export), || indices.bind(&mut *store, &made)).map(|bound| (bound, &mut self.store))
+        let found = self.optional.get_or_insert_default().slot(export);
+        looked_up(found, || indices.bind(&mut *store, &made)).map(|bound| (bound, &mut self.store))
     }
 
     async fn make(&mut self) -> Staged<component::Instance> {

@@ -164,9 +164,8 @@ impl Revision {
         let object = request.object.json();
         let request = request.to_wit(&object);
         let reconcile = async |instance: &mut Instance| {
-            let (plugin, store) = instance.controller().await?;
-            let controller = plugin.pilothouse_plugin_controller();
-            controller.call_reconcile(store, &self.config, request).await.map_err(calling)
+            let (reconcile, store) = instance.reconcile().await?;
+            reconcile.call(store, &self.config, request).await.map_err(calling)
         };
         let read = |answer| match answer {
             Ok(outcome) => Outcome::from_wit(outcome).map(Ok),
